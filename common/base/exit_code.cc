@@ -20,7 +20,7 @@ constexpr ExitCode kExitCodes[] = {
     {kExitFailed, "failed", "A failure that has no other code: a timeout, a protocol error, training that diverged; or a rank that itself exited with 1",
      "Read the message; a rank's last lines on stderr follow it"},
     {kExitUsage, "usage", "The command line or the config is wrong. `sortie` finds most of this before it contacts a host; a rank of `sortie-train` may report it, too", "Correct what the message names; `sortie VERB --help` starts with examples"},
-    {kExitPreflight, "preflight", "A host lacks what the job needs: the program, libpmix",
+    {kExitPreflight, "preflight", "A host lacks what the job needs: the program, the work folder, libpmix",
      "Install it there or correct the path; work_dir and PATH are those of the host"},
     {kExitUnreachable, "unreachable", "A host could not be reached, or the runner could not be started on it; no rank was started",
      "The message names the stage; look it up: `sortie explain auth`. See whether `ssh HOST true` works"},

@@ -94,6 +94,12 @@ void add_option_values(Completion& out, const CLI::Option& option,
     if (!known.runs) return;
     for (const std::string& run : known.runs())
       add(out, partial, fmt::format("{}{}", before, run), "");
+  } else if (name == "faults") {
+    const std::string_view typed = partial.substr(before.size());
+    const std::size_t comma = typed.rfind(',');
+    const std::string_view done = typed.substr(0, comma == typed.npos ? 0 : comma + 1);
+    for (const std::string& fault : known.faults)
+      add(out, partial, fmt::format("{}{}{}", before, done, fault), "");
   } else if (name == "verb") {
     for (const CLI::App* sub : subverbs(root))
       add(out, partial, fmt::format("{}{}", before, sub->get_name()), sub->get_description());

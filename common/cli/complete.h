@@ -19,6 +19,7 @@ struct Completion {
 /// Sources of words that only the program itself can list; each function may be empty.
 struct Known {
   std::function<std::vector<std::string>()> runs;  // ids, for verbs that take one
+  std::vector<std::string> faults;                 // of `chaos --faults`, a list with commas
 };
 
 /// `words` are the words after the program's name up to the cursor. The last one is being typed

@@ -7,6 +7,7 @@
 #include <ranges>
 #include <utility>
 
+#include "common/base/split.h"
 #include "common/config/text.h"
 
 namespace sortie::config {
@@ -28,7 +29,10 @@ Errors wrong_type(const Field& field, const Value& value, std::string_view must,
 
 Errors assign_to(const Field& field, const Value& value, bool& target) {
   if (value.type != Type::boolean)
-    return wrong_type(field, value, "true or false", "write it without quotes");
+    return wrong_type(field, value, "true or false",
+                      value.type == Type::text && (value.text == "true" || value.text == "false")
+                          ? "write it without quotes"
+                          : "write true or false");
   target = value.boolean;
   return {};
 }
@@ -65,7 +69,25 @@ Errors assign_to(const Field& field, const Value& value, Milliseconds& target) {
   return {};
 }
 
+/// The list that was probably meant by a text like "[a,b]": a shell removes the double quotes of
+/// --set KEY=["a","b"]. Empty if the text is no such list.
+std::string list_without_quotes(std::string_view text) {
+  if (!text.starts_with('[') || !text.ends_with(']') || text.starts_with("[[")) return {};
+  std::vector<std::string> items;
+  for (std::string_view item : split_filled(text.substr(1, text.size() - 2), ',')) {
+    while (item.starts_with(' ') || item.starts_with('"')) item.remove_prefix(1);
+    while (item.ends_with(' ') || item.ends_with('"')) item.remove_suffix(1);
+    if (!item.empty()) items.push_back(quote(item));
+  }
+  return fmt::format("[{}]", fmt::join(items, ","));
+}
+
 Errors assign_to(const Field& field, const Value& value, std::vector<std::string>& target) {
+  if (const std::string meant = list_without_quotes(value.text);
+      value.type == Type::text && !meant.empty())
+    return wrong_type(field, value, "a list of strings",
+                      fmt::format("write {}, on a command line in single quotes: --set '{}={}'",
+                                  shorten(meant), field.key, shorten(meant)));
   if (value.type == Type::text)
     return wrong_type(
         field, value, "a list of strings",
@@ -177,11 +199,17 @@ std::vector<AssignError> assign(const Field& field, const Value& value, JobConfi
   return {};
 }
 
-Value override_value(Kind kind, std::string_view text) {
+Result<Value> override_value(Kind kind, std::string_view text) {
   const bool quoted = text.starts_with('"') || text.starts_with('\'');
   Value value;
   const bool wants_text = kind == Kind::text;
   if ((!wants_text || quoted) && parse_value(text, value)) return value;
+  if (quoted)
+    return fail(
+        ErrorCode::config,
+        fmt::format("the value begins with {} and is no string in quotes; remove the quote, "
+                    "or write one at both ends",
+                    text.front()));
   value = {};
   value.type = Value::Type::text;
   value.text = text;

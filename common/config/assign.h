@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/base/result.h"
 #include "common/config/document.h"
 #include "common/config/fields.h"
 
@@ -19,7 +20,8 @@ struct AssignError {
 std::vector<AssignError> assign(const Field& field, const Value& value, JobConfig& job);
 
 /// Parses the right side of --set for a field of `kind`. The text is read as TOML; if it is no TOML
-/// (a bare word, "30s"), or `kind` is text and it has no quotes, it is a string.
-Value override_value(Kind kind, std::string_view text);
+/// (a bare word, "30s"), or `kind` is text and it has no quotes, it is a string. ErrorCode::config
+/// ("why; what to do") if it begins with a quote and is no string in quotes.
+Result<Value> override_value(Kind kind, std::string_view text);
 
 }  // namespace sortie::config

@@ -80,7 +80,7 @@ const Field kFields[] = {
     {"runner.program", runner<&Runner::program>, Form{"argv", check_any}, "",
      "Program and arguments of a rank; empty = a sortie-train of stage, else in containers that of the image, else the one in the folder of sortie"},
     {"runner.work_dir", runner<&Runner::work_dir>, kPathForm, "",
-     "Working folder of the ranks; empty = that of the launcher; on a host without that folder, the home folder", kPath},
+     "Working folder of the ranks; must exist on every host. Empty = that of the launcher, or the home folder on a host without it, with a warning", kPath},
     {"runner.master_addr", runner<&Runner::master_addr>, Form{"a host name or address", check_address}, "",
      "MASTER_ADDR of the ranks; empty = the address at which the other hosts reach the first host"},
     {"runner.master_port", runner<&Runner::master_port>, IntegerRange{0, 65535}, "",

@@ -78,7 +78,7 @@ const Field kTrainingFields[] = {
     {"topology.parameter_sharding", topology<&Topology::parameter_sharding>, Choices{{"none", "optimizer", "full"}}, "",
      "What is sharded over the replicas: none = nothing; optimizer = optimizer state and f32 weights (ZeRO stage 1); full = also weights and gradients, gathered layer by layer (ZeRO stage 3, FSDP)", kCommon},
     {"topology.micro_batch_size", topology<&Topology::micro_batch_size>, IntegerRange{0, 1 << 20}, "sequences",
-     "Sequences per replica and forward pass; 0 = computed from the two keys below", kShown},
+     "Sequences per replica and forward pass; 0 = computed from gradient_accumulation_steps and global_batch_size", kShown},
     {"topology.gradient_accumulation_steps", topology<&Topology::gradient_accumulation_steps>, IntegerRange{0, 1 << 20}, "micro-batches",
      "Micro-batches per replica and optimizer step; 0 = computed from global_batch_size, else 1"},
     {"topology.global_batch_size", topology<&Topology::global_batch_size>, IntegerRange{0, kTrillion}, "sequences",

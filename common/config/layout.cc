@@ -15,15 +15,16 @@
 namespace sortie::config {
 namespace {
 
-/// The sizes up to `most` that fit, in words: "1, 2, 5 and 10".
+/// The sizes up to `most` that fit, in words: "1, 2, 5 or 10".
 template <class Fits>
-std::string sizes_that_fit(std::int64_t most, const Fits& fits) {
+std::string sizes_that_fit(std::int64_t most, const Fits& fits, std::string_view word = "or") {
   constexpr std::int64_t kMost = 4096;  // larger than any group of ranks
   std::vector<std::int64_t> sizes;
   for (std::int64_t size = 1; size <= std::min(most, kMost); ++size)
     if (fits(size)) sizes.push_back(size);
   if (sizes.size() == 1) return "1";
-  return fmt::format("{} and {}", fmt::join(sizes.begin(), sizes.end() - 1, ", "), sizes.back());
+  return fmt::format("{} {} {}", fmt::join(sizes.begin(), sizes.end() - 1, ", "), word,
+                     sizes.back());
 }
 
 class LayoutRules {
@@ -56,17 +57,19 @@ class LayoutRules {
       return kv_heads % size == 0 || size % kv_heads == 0;
     };
     const std::string by_heads = sizes_that_fit(heads, share_heads);
-    const std::string by_all = sizes_that_fit(heads, [&](std::int64_t size) {
+    const auto share_all = [&](std::int64_t size) {
       return share_heads(size) && share_kv_heads(size) &&
              std::ranges::all_of(widths, [&](const Width& w) { return w.count % size == 0; });
-    });
+    };
+    const std::string by_all = sizes_that_fit(heads, share_all);
     if (!share_heads(size_))
-      broken("G1", {kTensor, "model.num_attention_heads"},
-             fmt::format("{} attention heads can not be shared by {} ranks; use {}{}", heads, size_,
-                         by_heads,
-                         by_all == by_heads
-                             ? ""
-                             : fmt::format(", of which {} fit the rest of the model", by_all)));
+      broken(
+          "G1", {kTensor, "model.num_attention_heads"},
+          fmt::format("{} attention heads can not be shared by {} ranks; use {}{}", heads, size_,
+                      by_heads,
+                      by_all == by_heads ? ""
+                                         : fmt::format(", of which {} fit the rest of the model",
+                                                       sizes_that_fit(heads, share_all, "and"))));
     for (const Width& width : widths)
       if (width.count % size_ != 0)
         broken("G1", {kTensor, width.key},

@@ -137,18 +137,23 @@ void Loader::apply_override(std::size_t index) {
        {"runner.env", "runner.secret_env", "runner.container.env", "data.validation_sets"}) {
     const std::string prefix = fmt::format("{}.", table);
     if (!key.starts_with(prefix)) continue;
-    Value item = override_value(Kind::text, right);
-    item.key = key.substr(prefix.size());
-    return set_variable(*find_field(table), std::move(item), source);
+    Result<Value> item = override_value(Kind::text, right);
+    if (!item) return report(source, fmt::format("{}: {}", key, item.error().message));
+    item->key = key.substr(prefix.size());
+    return set_variable(*find_field(table), std::move(*item), source);
   }
   const Field* field = find_field(key);
   if (field == nullptr)
     return report(source, is_section(key) ? fmt::format("{} is a section; set one of its keys", key)
                                           : unknown_key(key));
-  const Value value = override_value(kind_of(*field), right);
-  for (const Value& item : value.items)
+  const Result<Value> value = override_value(kind_of(*field), right);
+  if (!value) {
+    bad_keys_.insert(key);
+    return report(source, fmt::format("{}: {}", key, value.error().message));
+  }
+  for (const Value& item : value->items)
     if (exposes_secret(*field, item)) return report_exposed(item.key, source);
-  set(*field, value, source);
+  set(*field, *value, source);
 }
 
 /// Reads the user's defaults, which everything else overrides. Its problems are in the same report.

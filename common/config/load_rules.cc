@@ -47,7 +47,8 @@ void Loader::apply_preset(const Value& root) {
         if (entry.key == "preset" && entry.type == Value::Type::text) name = entry.text;
   for (const std::string& text : overrides_)
     if (constexpr std::string_view kKey = "model.preset="; text.starts_with(kKey))
-      name = override_value(Kind::text, std::string_view(text).substr(kKey.size())).text;
+      if (const auto value = override_value(Kind::text, std::string_view(text).substr(kKey.size())))
+        name = value->text;
   const Preset* preset = find_preset(name);
   if (preset == nullptr) return;  // no preset, or an unknown one, which is reported with its key
   loaded_.job.model = preset->model;

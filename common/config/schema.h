@@ -82,8 +82,8 @@ struct RunnerConfig {
   std::int64_t default_slots = 1;    // slots of a host line without "slots="
   bool allow_same_machine = false;   // two host names may be one machine
   std::vector<std::string> program;  // argv of a rank; empty = sortie-train in sortie's folder
-  std::string work_dir;              // empty = the launcher's; the home folder on hosts without it
-  std::string master_addr;           // empty = first host's address, as the other hosts reach it
+  std::string work_dir;     // must exist on all hosts; empty = the launcher's, else the home folder
+  std::string master_addr;  // empty = first host's address, as the other hosts reach it
   std::int64_t master_port = 0;      // 0 = a free one, reserved on the first host for the whole run
   std::string devices = "host";      // host | rank | all: which GPUs of its host a rank sees
   std::string cpu_binding = "auto";  // auto | none | core | numa: how ranks share a host's cores

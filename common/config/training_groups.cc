@@ -21,7 +21,9 @@ std::string set_key(const std::string& key, const std::string& value, JobConfig&
         "{} is no key of a group; use include, exclude, weight_decay or a key of "
         "[learning_rate_scheduler]",
         quote(shorten(key.substr(key.find('.') + 1))));
-  const auto errors = assign(*field, override_value(kind_of(*field), value), job);
+  const Result<Value> parsed = override_value(kind_of(*field), value);
+  if (!parsed) return fmt::format("{}: {}", name_of(*field), parsed.error().message);
+  const auto errors = assign(*field, *parsed, job);
   return errors.empty() ? "" : fmt::format("{}: {}", name_of(*field), errors.front().message);
 }
 

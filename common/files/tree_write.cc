@@ -32,6 +32,17 @@ Error TreeWriter::at_entry(Error error, std::uint32_t entry) const {
   return with_context(std::move(error), folder_.shown(entries_[entry].path));
 }
 
+Error TreeWriter::with_part(Error error, std::uint32_t entry) const {
+  const std::string_view path = entries_[entry].path, parent = parent_of(path);
+  const std::string part =
+      fmt::format("{}{}{}", parent, parent.empty() ? "" : "/", part_name(name_of(path)));
+  error.message += fmt::format(
+      "; what was copied stays in {}: the same command continues there, or "
+      "remove that file",
+      folder_.shown(part));
+  return error;
+}
+
 Result<bool> TreeWriter::inspect() {
   if (entry_ == entries_.size()) return true;
   const wire::FileEntry& entry = entries_[entry_];
@@ -121,7 +132,8 @@ Result<bool> TreeWriter::inspect_file() {
     // renamed that part to its final name, and this one is then new.
     bool here = had_part_ && matches(part, buffer_, entry, piece_);
     if (!here && in_target_[at] && matches(target_.get(), buffer_, entry, piece_)) {
-      SORTIE_TRY(write_sparse(part, buffer_, piece_ * wire::kPieceBytes));
+      if (auto written = write_sparse(part, buffer_, piece_ * wire::kPieceBytes); !written)
+        return std::unexpected(with_part(std::move(written).error(), entry_));
       here = true;
     }
     if (!here) {
@@ -190,7 +202,7 @@ Result<TreeWriter::Taken> TreeWriter::put(std::uint32_t entry, std::uint32_t pie
   auto part = part_fd(entry);
   if (!part) return std::unexpected(at_entry(std::move(part).error(), entry));
   if (auto written = write_sparse(*part, bytes, piece * wire::kPieceBytes); !written)
-    return std::unexpected(at_entry(std::move(written).error(), entry));
+    return std::unexpected(with_part(at_entry(std::move(written).error(), entry), entry));
   std::vector<bool>& missing = states_[entry].missing;
   missing[piece] = false;
   missing_bytes_ -= bytes.size();

@@ -72,6 +72,8 @@ class TreeWriter {
   /// Performs one step; returns true when the file is in place.
   Result<bool> settle_file(std::uint32_t entry);
   Error at_entry(Error error, std::uint32_t entry) const;
+  /// Adds which file has the data of an entry that could not be written completely.
+  Error with_part(Error error, std::uint32_t entry) const;
 
   Folder folder_;
   std::vector<wire::FileEntry> entries_;

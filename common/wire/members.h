@@ -32,7 +32,7 @@ auto members(M& m) {
                     m.env, m.ranks, m.config_toml, m.grace_ms, m.heartbeat_interval_ms,
                     m.heartbeat_timeout_ms, m.mpi, m.nodes, m.output_window, m.peers, m.master_port,
                     m.cpu_binding, m.autostart, m.input_window, m.hold_ms, m.container,
-                    m.progress_file, m.epoch, m.health, m.memory, m.forwards);
+                    m.progress_file, m.epoch, m.health, m.memory, m.forwards, m.need_work_dir);
   if constexpr (std::is_same_v<T, Mount>) return std::tie(m.source, m.target, m.options);
   if constexpr (std::is_same_v<T, ContainerSpec>)
     return std::tie(m.engine, m.image, m.scope, m.mounts, m.shm_bytes, m.ipc, m.network, m.gpus,
@@ -66,7 +66,7 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, JobReady>)
     return std::tie(m.hostname, m.cpus, m.memory_bytes, m.kernel, m.cgroup, m.pmix, m.addresses,
                     m.routes, m.master_port, m.binding, m.cpu_sets, m.time_unix_ms, m.machine_id,
-                    m.time_boot_ms, m.gpus);
+                    m.time_boot_ms, m.gpus, m.no_work_dir);
   if constexpr (std::is_same_v<T, RankStarted>) return std::tie(m.rank, m.pid);
   if constexpr (std::is_same_v<T, Output>) return std::tie(m.rank, m.stream, m.bytes);
   if constexpr (std::is_same_v<T, RankEvent> || std::is_same_v<T, RankAnswer>)

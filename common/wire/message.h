@@ -66,7 +66,7 @@ struct JobSpec {
   std::uint32_t node_rank = 0;
   std::uint32_t world_size = 0;
   std::vector<std::string> argv;
-  std::string work_dir;  // the home folder is used if this does not exist
+  std::string work_dir;  // the home folder is used if it can not be entered (need_work_dir)
   Environment env;
   std::vector<RankSpec> ranks;
   std::string config_toml;  // resolved config for the trainer, written to a 0600 file that
@@ -96,6 +96,8 @@ struct JobSpec {
   std::uint8_t health = 0;    // 1: run sortie-health while the ranks run
   std::uint8_t memory = 0;    // 1: ranks get the folder of the host's memory holder (HoldMemory)
   std::uint8_t forwards = 0;  // 1: ranks may open streams to other hosts (ForwardOpen)
+  /// 1: the job is refused if work_dir can not be entered. Without effect in containers.
+  std::uint8_t need_work_dir = 0;
 };
 
 /// Starts the ranks. Sent to all hosts once every host has answered JobReady.
@@ -176,6 +178,7 @@ struct JobReady {
   std::string machine_id;
   std::uint64_t time_boot_ms = 0;  // the same time by boot_clock.h
   std::uint32_t gpus = 0;          // GPUs of the host, used or not
+  std::uint8_t no_work_dir = 0;    // 1: work_dir can not be entered, the home folder is used
 };
 
 struct RankStarted {

@@ -49,6 +49,12 @@ std::string_view fault_name(FaultKind kind) {
   return std::ranges::find(kKinds, kind, &std::pair<std::string_view, FaultKind>::second)->first;
 }
 
+std::vector<std::string> fault_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, kind] : kKinds) names.emplace_back(name);
+  return names;
+}
+
 Result<std::vector<FaultKind>> parse_faults(std::string_view text) {
   std::vector<FaultKind> kinds;
   for (;;) {

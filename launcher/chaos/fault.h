@@ -20,6 +20,8 @@ enum class FaultKind {
   supervisor,  // SIGKILL to the run's supervisor on this machine
 };
 std::string_view fault_name(FaultKind kind);
+/// Names of all faults.
+std::vector<std::string> fault_names();
 /// Parses a list such as "kill,stop"; drops duplicates. ErrorCode::usage names an unknown fault.
 Result<std::vector<FaultKind>> parse_faults(std::string_view text);
 

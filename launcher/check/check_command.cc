@@ -88,9 +88,7 @@ bool fit_to_measure(const std::vector<std::vector<Finding>>& findings) {
 CommEnd measure_links(const PlannedJob& job, const CommOptions& options,
                       const std::vector<std::vector<Finding>>& findings, bool progress) {
   CommEnd end;
-  if (job.plan.hosts.size() < 2) {
-    end.outcome.error = {ErrorCode::usage, "not measured: one host has no links to others"};
-  } else if (!fit_to_measure(findings)) {
+  if (!fit_to_measure(findings)) {
     end.outcome.error = {ErrorCode::rank_failed,
                          "not measured: no job can start on these hosts: the failures above say "
                          "why; correct them first"};

@@ -52,6 +52,7 @@ struct SiteExpectations {
 struct Expectations {
   std::string program;  // empty: no program was named, only hosts
   std::string mpi = "auto";
+  std::string work_dir;  // runner.work_dir; empty: the key is not set
   std::string save_dir;
   std::vector<std::string> files;
   std::map<std::string, FileSample> local_files;  // the `files` that this machine has, too
@@ -127,7 +128,7 @@ Finding judge_save_dir(const HostResult& host);
 Finding judge_staged(const HostResult& host, const Expectations& expect);
 Finding judge_shm(const HostResult& host);
 Finding judge_port(const HostResult& host);
-Finding judge_program(const HostResult& host);
+Finding judge_program(const HostResult& host, const Expectations& expect);
 
 Finding judge_engine(const HostResult& host, const Expectations& expect);
 Finding judge_image_disk(const HostResult& host);

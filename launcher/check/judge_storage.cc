@@ -134,9 +134,13 @@ Finding judge_port(const HostResult& host) {
       fmt::format("see who has it (ss -tlnp sport = :{}), or set runner.master_port", facts->port)};
 }
 
-Finding judge_program(const HostResult& host) {
+Finding judge_program(const HostResult& host, const Expectations& expect) {
   const auto& facts = host.report.program;
   if (!facts) return {"program", Verdict::none, "", ""};
+  if (!facts->work_dir && !expect.work_dir.empty())
+    return {"program", Verdict::fail,
+            fmt::format("runner.work_dir: {} is no folder there", expect.work_dir),
+            "create that folder on the host, or correct the key"};
   if (facts->found.empty())
     return {"program", Verdict::fail, fmt::format("{}: {}", facts->name, facts->error),
             "install it at the same place on every host, or name its path there"};
@@ -148,7 +152,11 @@ Finding judge_program(const HostResult& host) {
     return {"program", Verdict::fail, fmt::format("{}: {}", facts->found, facts->error),
             "see what starting it there by hand says"};
   if (!facts->work_dir)
-    return {"program", Verdict::pass, facts->found + "; no work folder there: the home folder", ""};
+    return {"program", Verdict::warn,
+            fmt::format("{}; the current folder of this machine is not there: ranks run in the "
+                        "home folder",
+                        facts->found),
+            "set runner.work_dir to a folder that every host has"};
   return {"program", Verdict::pass, facts->found, ""};
 }
 

@@ -174,6 +174,7 @@ Expectations expectations(const PlannedJob& planned, bool only_hosts) {
   if (only_hosts) return expect;
   expect.program = planned.plan.argv.front();
   expect.mpi = planned.plan.mpi;
+  expect.work_dir = job.runner.work_dir;
   // Only Sortie's own trainer reads data and writes checkpoints as the config has it.
   if (job.runner.program.empty()) {
     expect.device = job.trainer.device;

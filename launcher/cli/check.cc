@@ -100,6 +100,11 @@ void add_check_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& pr
          }
          const auto job = plan_job(*options);
          if (!job) return print_error(job.error());
+         if (how->comm && job->plan.hosts.size() < 2)
+           return print_error(
+               {ErrorCode::usage,
+                "sortie: check --comm: measures the links between hosts, and there is "
+                "only one host; name two or more with --hosts, or omit --comm"});
          print_warnings(job->loaded);
          return check::run_check(*job, *how);
        },

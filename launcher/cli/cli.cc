@@ -8,6 +8,7 @@
 #include "common/cli/command_line.h"
 #include "common/cli/common_verbs.h"
 #include "common/cli/tree.h"
+#include "launcher/chaos/fault.h"
 #include "launcher/cli/verb.h"
 #include "launcher/console/output_options.h"
 #include "launcher/run/run_folder.h"
@@ -85,7 +86,7 @@ int run_cli(int argc, char** argv) {
   add_explain_verb(app, verbs);
   cli::add_help_verb(app, verbs);
   cli::add_man_verb(app, verbs, kEnvironment);
-  cli::add_completion_verbs(app, verbs, program, {.runs = known_runs});
+  cli::add_completion_verbs(app, verbs, program, {known_runs, fault_names()});
   cli::add_global_flags(app, "Also print details of SSH connections; in check also what passed",
                         /*colors=*/true);
   cli::set_help(app, verbs);

@@ -15,7 +15,7 @@ constexpr const char* kPushFooter = R"(Examples:
   sortie push --hosts 'gpu[01-16]' model.bin /scratch/m.bin   one file, under another name
   sortie push --config job.toml a.bin b.bin work/             to work/ in the home folder, on the hosts of a job
 
-If REMOTE ends with /, it is the folder that receives the files; otherwise it is the new name of the only LOCAL.
+If REMOTE ends with /, or there are several LOCALs, it is the folder that receives them; otherwise it is the new name of LOCAL.
 Only pieces that differ are sent. An interrupted push continues where it stopped. Each file is replaced as a whole.
 With two or more hosts and 4 MiB or more, hosts forward pieces to each other, so that this machine sends each piece once.
 That is several times as fast with many hosts behind a slow link of this machine. With --relay off this machine sends

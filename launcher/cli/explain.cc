@@ -26,10 +26,17 @@ constexpr const char* kExplainFooter = R"(Examples:
   sortie explain              all of them
 )";
 
+/// Codes from here on mean the same for most programs, by convention of shells.
+constexpr int kFirstOfShells = 124;
+constexpr const char* kOwnCode =
+    "A rank's own code means what its program says; a run exits with that of the first rank that "
+    "failed. As a code of Sortie and of sortie-train:";
+
 struct Answer {
   std::string what;         // "exit code 137"
   std::optional<int> code;  // empty for a failure class without an exit code
   ExplainedCode text;
+  bool may_be_own = false;  // a program may use this code for something else
 };
 
 std::optional<int> number(std::string_view text) {
@@ -67,7 +74,9 @@ Result<Answer> explain(const std::string& word) {
   if (const auto code = number(word)) {
     if (*code < 0 || *code > 255)
       return fail(ErrorCode::usage, fmt::format("sortie: {}: exit codes are 0 to 255", word));
-    return Answer{fmt::format("exit code {}", *code), *code, explain_exit_code(*code)};
+    ExplainedCode text = explain_exit_code(*code);
+    const bool may_be_own = *code > 0 && *code < kFirstOfShells && text.name != "own";
+    return Answer{fmt::format("exit code {}", *code), *code, std::move(text), may_be_own};
   }
   std::vector<std::string_view> names;
   for (const ErrorClass& entry : error_classes()) {
@@ -108,8 +117,9 @@ Result<Answer> explain(const std::string& word) {
 
 std::string text_of(const Answer& answer) {
   const bool named = answer.what.contains(answer.text.name);  // host_key (exit code 4)
-  return fmt::format("{}{}\n  {}\n  {}\n", answer.what, named ? "" : ": " + answer.text.name,
-                     answer.text.meaning, answer.text.advice);
+  return fmt::format("{}{}\n{}  {}\n  {}\n", answer.what, named ? "" : ": " + answer.text.name,
+                     answer.may_be_own ? fmt::format("  {}\n", kOwnCode) : "", answer.text.meaning,
+                     answer.text.advice);
 }
 
 nlohmann::ordered_json json_of(const Answer& answer) {

@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -12,7 +13,9 @@
 #include "launcher/console/console.h"
 #include "launcher/control/adopt.h"
 #include "launcher/control/detach.h"
+#include "launcher/report/report.h"
 #include "launcher/supervise/survey.h"
+#include "launcher/view/run_view.h"
 
 namespace sortie::launcher {
 namespace {
@@ -37,13 +40,26 @@ constexpr const char* kPlanFooter = R"(Examples:
   sortie plan --json --hosts h1,h2 -- ./my_mpi            as JSON
 )";
 
+/// Whether `sortie explain` knows the exit code of a run: of a program other than sortie-train only
+/// those that shells define, from 124 on.
+bool can_be_explained(int exit_code, const std::vector<std::string>& program,
+                      const std::filesystem::path& run) {
+  constexpr int kFirstOfShells = 124;
+  if (exit_code >= kFirstOfShells || program.empty()) return true;
+  if (std::filesystem::path(program.front()).filename() == "sortie-train") return true;
+  return !has_code_of_rank(read_journal(run));
+}
+
 /// Suggests next steps after a run. A run that was interrupted by the user needs no explanation.
-std::string after_run(const CLI::App& root, int exit_code, const std::string& id) {
+std::string after_run(const CLI::App& root, int exit_code, const std::vector<std::string>& program,
+                      const std::filesystem::path& run) {
+  const std::string id = run.filename().string();
   std::vector<std::vector<std::string>> commands;
   const bool failed = exit_code != kExitOk && exit_code != kExitInterrupted;
   if (failed) commands.push_back({"report", id});
   commands.push_back({"logs", id});
-  if (failed) commands.push_back({"explain", std::to_string(exit_code)});
+  if (failed && can_be_explained(exit_code, program, run))
+    commands.push_back({"explain", std::to_string(exit_code)});
   if (!failed) commands.push_back({"report", id});
   return cli::next_steps(root, commands);
 }
@@ -132,8 +148,9 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
                    [options, detach, &program, &root] {
                      auto job = planned("run", *options, program);
                      if (!job) return print_error(job.error());
-                     job->next_steps = [&root](int exit_code, const std::string& id) {
-                       return after_run(root, exit_code, id);
+                     job->next_steps = [&root, ranks = job->loaded.job.runner.program](
+                                           int exit_code, const std::filesystem::path& folder) {
+                       return after_run(root, exit_code, ranks, folder);
                      };
                      if (!*detach) return run_job(*job);
                      return run_detached(

@@ -69,8 +69,9 @@ Result<std::string> prune(const PruneRequest& request) {
                 "sortie prune: specify what to remove: --keep N or --older-than 7d");
   double min_age = 0;  // minimum seconds since the end
   if (!request.older_than.empty()) {
-    SORTIE_ASSIGN_OR_RETURN(const std::int64_t age, parse_age_ms(request.older_than));
-    min_age = static_cast<double>(age) / 1000;
+    auto age = parse_age_ms(request.older_than);
+    if (!age) return fail(age.error().code, "sortie prune: --older-than " + age.error().message);
+    min_age = static_cast<double>(*age) / 1000;
   }
   SORTIE_ASSIGN_OR_RETURN(const RunIndex index, RunIndex::open(request.log_dir));
   std::vector<fs::path> all = index.runs();

@@ -139,6 +139,12 @@ Result<PushNames> push_names(const std::vector<std::string>& locals, const std::
     if (::stat(local.c_str(), &info) != 0)
       return std::unexpected(os_error(errno, local, ErrorCode::not_found));
     std::string name = into ? own_name(local) : std::string(files::name_of(remote));
+    if (into && name.empty())
+      return fail(
+          ErrorCode::usage,
+          fmt::format("sortie: {}: the root of the file system can not be pushed, because it "
+                      "has no name; name what is in it: {}*",
+                      local, local.ends_with('/') ? local : local + '/'));
     if (auto checked = files::check_entry_name(name); !checked)
       return fail(ErrorCode::usage,
                   fmt::format("sortie: {}: {}", into ? local : remote, checked.error().message));

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <map>
 
+#include "common/base/printable.h"
+#include "common/config/hostlist.h"
 #include "common/cpu/cpu_list.h"
 
 namespace sortie::launcher {
@@ -30,7 +32,15 @@ Result<HostFacts> check_ready(const HostPlan& host, const std::string& reached_a
   facts.memory_bytes = ready.memory_bytes;
   facts.machine_id = ready.machine_id;
   facts.gpus = ready.gpus;
+  facts.no_work_dir = ready.no_work_dir != 0;
   return facts;
+}
+
+std::string work_dir_warning(std::vector<std::string> hosts, const LaunchPlan& plan) {
+  return fmt::format(
+      "{}: the current folder of this machine, {}, is not there, so ranks run in the home folder; "
+      "set runner.work_dir to a folder that every host has",
+      config::fold_host_names(std::move(hosts)), printable(plan.work_dir));
 }
 
 std::string shared_machine(const std::vector<std::pair<std::string, std::string>>& hosts) {

@@ -18,11 +18,15 @@ struct HostFacts {
   std::vector<std::string> cpu_sets;  // one per rank, in rank order; empty without CPU binding
   std::string machine_id;             // equal for two names of one machine; empty = unknown
   std::uint32_t gpus = 0;
+  bool no_work_dir = false;  // it lacks the folder in which `sortie` was called
 };
 
 /// Returns an error message if two hosts of a job are the same machine, else "". `hosts`: names and
 /// machine IDs, in the order of the job. The message has the consequence and the remedy.
 std::string shared_machine(const std::vector<std::pair<std::string, std::string>>& hosts);
+
+/// Warning about hosts that lack the current folder of the launcher, in which ranks run by default.
+std::string work_dir_warning(std::vector<std::string> hosts, const LaunchPlan& plan);
 
 /// Validates `ready`. `reached_at`: the address of the host, empty if unknown. ErrorCode::protocol
 /// if a field is malformed.

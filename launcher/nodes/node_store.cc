@@ -67,6 +67,11 @@ Result<NodeState> NodeStore::read() const {
   if (!text && text.error().code == ErrorCode::not_found) return NodeState{};
   auto state = text ? parse_node_state(*text) : std::unexpected(text.error());
   if (state) return state;
+  if (!text)
+    return fail(ErrorCode::data,
+                fmt::format("{}: the list of cordoned hosts can not be read: {}; see that {} is a "
+                            "folder of yours (XDG_STATE_HOME is the folder above it)",
+                            file_.string(), state.error().message, file_.parent_path().string()));
   return fail(
       ErrorCode::data,
       fmt::format("{}: the list of cordoned hosts can not be read: {}; correct the file, or "

@@ -271,6 +271,7 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
   spec.world_size = plan.world_size;
   spec.argv = plan.argv;
   spec.work_dir = plan.work_dir;
+  spec.need_work_dir = job.runner.work_dir.empty() || plan.container ? 0 : 1;
   spec.env = plan.env;
   if (!stage_folder.empty()) {
     for (std::string& argument : spec.argv) argument = config::with_stage(argument, stage_folder);

@@ -7,6 +7,7 @@
 
 #include "common/base/exit_code.h"
 #include "common/base/quantity.h"
+#include "common/config/hostlist.h"
 #include "launcher/console/console.h"
 #include "launcher/health/health_text.h"
 #include "launcher/run/run_folder.h"
@@ -54,16 +55,20 @@ std::string list_of(const char* title, const std::vector<std::string>& lines) {
 
 }  // namespace
 
-std::string exit_meaning(const RunView& report) {
-  if (!report.exit_code) return {};
-  if (*report.exit_code == kExitOk) return "every rank exited with 0";
+bool has_code_of_rank(const RunView& report) {
+  if (!report.exit_code || *report.exit_code == kExitOk) return false;
   // The exit code is that of the rank, unless the run ended with one of its own: without progress,
   // or stopped in the pause after the attempt.
   const AttemptView* last = report.attempts.empty() ? nullptr : &report.attempts.back();
   const bool own_code =
       last && (last->no_progress || (last->ended && last->end.exit_code != *report.exit_code));
-  if (!own_code && (report.cause_what == "exit" || report.cause_what == "mpi_abort"))
-    return "the code of the rank that failed first";
+  return !own_code && (report.cause_what == "exit" || report.cause_what == "mpi_abort");
+}
+
+std::string exit_meaning(const RunView& report) {
+  if (!report.exit_code) return {};
+  if (*report.exit_code == kExitOk) return "every rank exited with 0";
+  if (has_code_of_rank(report)) return "the code of the rank that failed first";
   return explain_exit_code(*report.exit_code).meaning;
 }
 
@@ -98,6 +103,14 @@ std::string report_text(const RunView& report, const TrainingRun& training) {
   if (report.stop_grace_ms)
     stop += fmt::format(": TERM, KILL after {:.3g} s", *report.stop_grace_ms / 1000.0);
   times.add(report.stop_at, std::move(stop));
+  for (const AdoptionView& adoption : report.adopted)
+    times.add(
+        adoption.at,
+        fmt::format("supervisor {} took over from supervisor {}: {} adopted{}", adoption.epoch,
+                    adoption.epoch - 1, counted(adoption.hosts.size(), "host"),
+                    adoption.lost.empty()
+                        ? ""
+                        : fmt::format(", {} lost", config::fold_host_names(adoption.lost))));
   for (const auto& [at, what] : health_times(report.health)) times.add(at - report.begun, what);
   // It has a reason of its own if the run was stopped between two attempts.
   const std::string why = report.end_text.substr(0, report.end_text.find('\n'));
@@ -181,6 +194,13 @@ nlohmann::ordered_json report_json(const RunView& report, const TrainingRun& tra
       report.exit_code ? OrderedJson(exit_meaning(report)) : OrderedJson(nullptr);
   json["cause"] = report.cause_json.empty() ? OrderedJson(nullptr)
                                             : OrderedJson::parse(report.cause_json, nullptr, false);
+  OrderedJson adopted = OrderedJson::array();
+  for (const AdoptionView& adoption : report.adopted)
+    adopted.push_back({{"at_s", adoption.at},
+                       {"supervisor", adoption.epoch},
+                       {"hosts", adoption.hosts},
+                       {"lost", adoption.lost}});
+  json["adopted"] = adopted;
   json["restarts"] = report.restarts();
   json["attempts"] = attempts_json(report);
   json["cordoned"] = report.cordoned;

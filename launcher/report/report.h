@@ -13,6 +13,9 @@ namespace sortie::launcher {
 /// the run has no exit code yet.
 std::string exit_meaning(const RunView& run);
 
+/// Whether the run failed with an exit code that a rank itself gave: by exit or MPI_Abort.
+bool has_code_of_rank(const RunView& run);
+
 /// `training` has the name of the run and whether its supervisor is alive.
 std::string report_text(const RunView& run, const TrainingRun& training);
 /// Schema sortie/report/1.

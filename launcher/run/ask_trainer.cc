@@ -149,15 +149,17 @@ Result<training::ModelCost> read_answer(const std::filesystem::path& trainer,
   // Lost: the parent process of sortie ignored SIGCHLD, so the status is unknown. The answer
   // decides.
   if (!status.success() && status.kind != ProcessStatus::Kind::lost)
-    return fail(ErrorCode::unsupported,
-                fmt::format("{} plan: {}{}{}; install it from the build that this is of", name,
-                            status.to_string(), errors.empty() ? "" : ": ", first_line(errors)));
+    return fail(
+        ErrorCode::unsupported,
+        fmt::format("{} plan: {}{}{}; install the sortie-train of this build, or raise the "
+                    "limit of this shell that stops it (`ulimit -a`)",
+                    name, status.to_string(), errors.empty() ? "" : ": ", first_line(errors)));
   Result<training::ModelCost> cost = training::parse_model_cost(output);
   if (!cost) return std::unexpected(with_context(std::move(cost).error(), name + " plan"));
   if (cost->version != SORTIE_VERSION)
     return fail(ErrorCode::unsupported,
-                fmt::format("{} does not say its version; install it from the "
-                            "build that this is of",
+                fmt::format("{} does not state its version; install the sortie-train of this "
+                            "build",
                             name));
   return cost;
 }

@@ -162,6 +162,10 @@ Result<PlannedJob> plan_job(const JobOptions& options) {
     job.plan = plan_of_all(job.sites);
   }
   job.hosts = hosts;
+  if (job.facts.work_dir.empty() && runner.work_dir.empty() && !job.plan.container)
+    job.loaded.warnings.push_back(
+        "the current folder does not exist any more, so ranks run in the home folder; change to a "
+        "folder that exists, or set runner.work_dir");
   job.plan.config_warnings = job.loaded.warnings;
   std::error_code error;
   if (!options.config.empty()) job.label.config = fs::absolute(options.config, error).string();
@@ -193,18 +197,22 @@ int run_job(const PlannedJob& planned, StartNotice* detached) {
   auto folder = RunFolder::create(*state, job.logger.tensorboard);
   if (!folder) return give_up(folder.error());
   if (!job.logger.log_dir.empty()) RunIndex::remember(*state);
+  const auto not_started = [&](const Error& error) {
+    folder->discard();
+    return give_up(error);
+  };
   const auto lock = SupervisorLock::take(folder->path(), 1);
-  if (!lock) return give_up(lock.error());
+  if (!lock) return not_started(lock.error());
   for (const auto& [name, content] :
        {std::pair<std::string, std::string>{"config.toml", config::to_toml(job)},
         {"plan.json", plan_json_text(planned.plan)}})
-    if (auto written = folder->write(name, content); !written) return give_up(written.error());
+    if (auto written = folder->write(name, content); !written) return not_started(written.error());
   if (auto written = write_label(folder->path(), planned.label); !written)
-    return give_up(written.error());
+    return not_started(written.error());
   std::vector<SiteOfRun> sites;
   for (const PlannedSite& site : planned.sites) {
     auto made = make_site(site, *folder, job);
-    if (!made) return give_up(made.error());
+    if (!made) return not_started(made.error());
     sites.push_back(std::move(*made));
   }
   {
@@ -214,7 +222,8 @@ int run_job(const PlannedJob& planned, StartNotice* detached) {
   }
   Console::Style style = Console::detect();
   if (detached) {
-    if (auto left = detached->leave_terminal(folder->path()); !left) return give_up(left.error());
+    if (auto left = detached->leave_terminal(folder->path()); !left)
+      return not_started(left.error());
     style = Console::detect();
     style.ranks = false;  // their output is in their logs
   }
@@ -234,7 +243,7 @@ int run_job(const PlannedJob& planned, StartNotice* detached) {
                               {},
                               sites.empty() ? nullptr : &sites});
   if (!detached && planned.next_steps)
-    if (const std::string next = planned.next_steps(code, folder->id()); !next.empty())
+    if (const std::string next = planned.next_steps(code, folder->path()); !next.empty())
       console.message(next);
   return code;
 }

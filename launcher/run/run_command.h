@@ -31,8 +31,9 @@ struct PlannedJob {
   /// Plans of the single sites if the hosts have sites. `plan` then lists the hosts and ranks of
   /// all sites in sequence.
   std::vector<PlannedSite> sites;
-  /// Returns hints for the user about what to do after the run. May be an empty function.
-  std::function<std::string(int exit_code, const std::string& run)> next_steps;
+  /// Returns hints for the user about what to do after the run, whose folder is `run`. May be an
+  /// empty function.
+  std::function<std::string(int exit_code, const std::filesystem::path& run)> next_steps;
 };
 Result<PlannedJob> plan_job(const JobOptions& options);
 

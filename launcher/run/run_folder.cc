@@ -3,6 +3,7 @@
 #include <fmt/chrono.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <cerrno>
 #include <chrono>
@@ -15,6 +16,7 @@
 #include "common/asio/file_thread.h"
 #include "common/base/atomic_file.h"
 #include "common/base/json_text.h"
+#include "common/base/printable.h"
 #include "launcher/run/attempt_folder.h"
 #include "launcher/run/run_journal.h"
 
@@ -32,6 +34,15 @@ int make_private_folders(const fs::path& path) {
   if (errno != ENOENT || !path.has_relative_path()) return errno;
   if (const int number = make_private_folders(path.parent_path()); number != 0) return number;
   return ::mkdir(path.c_str(), 0700) == 0 || errno == EEXIST ? 0 : errno;
+}
+
+/// A run does not need the link: errors are ignored (a file system without symlinks).
+void point_latest_at(const fs::path& runs, const std::string& id) {
+  std::error_code error;
+  const fs::path fresh = runs / (".latest-" + id);
+  fs::create_directory_symlink(id, fresh, error);
+  if (!error) fs::rename(fresh, runs / "latest", error);
+  if (error) fs::remove(fresh, error);
 }
 
 }  // namespace
@@ -117,13 +128,15 @@ Result<fs::path> state_folder(const std::string& log_dir) {
     return fs::path(state) / "sortie";
   if (const char* home = std::getenv("HOME"); home && *home == '/')
     return fs::path(home) / ".local/state/sortie";
+  const char* home = std::getenv("HOME");
   return fail(ErrorCode::config,
-              "HOME is not set: there is no place for the run folder; set logger.log_dir");
+              fmt::format("HOME {}: there is no place for the run folder; set logger.log_dir",
+                          home && *home ? fmt::format("is no absolute path ({})", printable(home))
+                                        : "is not set"));
 }
 
 Result<RunFolder> RunFolder::create(const fs::path& state, bool tensorboard) {
   const fs::path runs = state / "runs";
-  std::error_code error;
   if (const int number = make_private_folders(runs); number != 0)
     return fail(ErrorCode::io, fmt::format("{}; set logger.log_dir to a folder that is writable",
                                            os_error(number, runs.string()).message));
@@ -143,17 +156,30 @@ Result<RunFolder> RunFolder::create(const fs::path& state, bool tensorboard) {
   }
   if (folder.path_.empty())
     return fail(ErrorCode::io, fmt::format("{}: no free run id", runs.string()));
-  if (::mkdir((folder.path_ / "logs").c_str(), 0700) != 0)
-    return std::unexpected(os_error(errno, (folder.path_ / "logs").string()));
+  if (::mkdir((folder.path_ / "logs").c_str(), 0700) != 0) {
+    const Error failed = os_error(errno, (folder.path_ / "logs").string());
+    ::rmdir(folder.path_.c_str());
+    return std::unexpected(failed);
+  }
 
   folder.start(tensorboard);
-
-  // The run does not need the link: ignore errors (a file system without symlinks).
-  const fs::path fresh = runs / (".latest-" + folder.id_);
-  fs::create_directory_symlink(folder.id_, fresh, error);
-  if (!error) fs::rename(fresh, runs / "latest", error);
-  if (error) fs::remove(fresh, error);
+  point_latest_at(runs, folder.id_);
   return folder;
+}
+
+void RunFolder::discard() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+  const fs::path runs = path_.parent_path();
+  if (fs::read_symlink(runs / "latest", ignored) != id_) return;
+  std::string newest;
+  for (const fs::directory_entry& entry : fs::directory_iterator(runs, ignored))
+    if (entry.is_directory(ignored) && !entry.is_symlink(ignored))
+      newest = std::max(newest, entry.path().filename().string());
+  if (newest.empty())
+    fs::remove(runs / "latest", ignored);
+  else
+    point_latest_at(runs, newest);
 }
 
 RunFolder RunFolder::open(const fs::path& path, bool tensorboard, std::uint32_t attempt) {

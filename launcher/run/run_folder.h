@@ -42,6 +42,11 @@ class RunFolder {
   /// Creates <state>/runs/<new id> (0700) and points <state>/runs/latest at it. Blocks on the disk.
   static Result<RunFolder> create(const std::filesystem::path& state, bool tensorboard);
 
+  /// Removes the folder of a run that could not start, so that no command lists it; `latest` then
+  /// points at the newest other run. Errors are ignored. No queued write may be pending. Blocks on
+  /// the disk.
+  void discard();
+
   /// Opens the folder of a run that another supervisor started, at attempt `attempt`.
   static RunFolder open(const std::filesystem::path& path, bool tensorboard,
                         std::uint32_t attempt = 1);

@@ -22,12 +22,19 @@ constexpr std::size_t kMaxStatusBytes = 16;
 // drops the bytes read ahead. So dash and busybox get no lines over stdin, but an endless sequence
 // of calls of the function `_`, of which any may be lost. `_` reads the lines from descriptor 7;
 // `break` or `return` in a line leaves it, and the next call continues.
-constexpr std::string_view kProgram = R"sh(PS1= PS2=; export PS1 PS2
+//
+// An interactive shell reads, cuts and appends to the file that HISTFILE names before it reads its
+// first line. An empty HISTFILE prevents this; bash and busybox set their default if it is unset.
+//
+// The outer shell writes its stderr to /dev/null, else it reports that the relay died of SIGHUP.
+constexpr std::string_view kProgram = R"sh(PS1= PS2= HISTFILE=; export PS1 PS2 HISTFILE
 unset ENV
+exec 8>&2 2> /dev/null
 trap : INT TERM
 dot='?'
 command -v bash > /dev/null 2>&1 || dot=
 { trap : INT TERM
+  exec 8>&-
   echo "$(exec sh -c 'echo $PPID')"
   while IFS= read -r line; do
     case $line in
@@ -37,6 +44,7 @@ command -v bash > /dev/null 2>&1 || dot=
     esac
   done
 } | {
+  exec 2>&8 8>&-
   trap : INT TERM
   read -r relay
   if [ "$dot" ]; then

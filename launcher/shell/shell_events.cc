@@ -87,10 +87,16 @@ void ShellHosts::on_piece(std::size_t index, wire::Stream stream, const MarkRead
   } else if (piece.kind == What::text) {
     // So does an interactive shell that runs a line.
     const bool is_answer = interrupts_ > 0 && !out && piece.bytes == "\n";
-    if (sink_ != nullptr && host.busy && !is_answer)
-      sink_->output(index, host.name, stream, piece.bytes);
+    if (is_answer) return;
+    if (out)
+      show(index, stream, piece.bytes);
+    else
+      show(index, stream, host.terminal_errors.feed(piece.bytes));
   } else if (piece.kind == What::ended) {
-    if (out) host.status = piece.status;
+    if (out)
+      host.status = piece.status;
+    else
+      show(index, stream, host.terminal_errors.finish());
     host.done[reader_of(stream)] = true;
     if (!host.done[0] || !host.done[1] || !host.busy) return;
     Outcome outcome;
@@ -102,6 +108,13 @@ void ShellHosts::on_piece(std::size_t index, wire::Stream stream, const MarkRead
     if (host.status != 0) outcome.reason = fmt::format("exit code {}", host.status);
     end_line(index, std::move(outcome));
   }
+}
+
+/// Shows output of the running line.
+void ShellHosts::show(std::size_t index, wire::Stream stream, std::string_view bytes) {
+  const Host& host = *hosts_[index];
+  if (sink_ != nullptr && host.busy && !bytes.empty())
+    sink_->output(index, host.name, stream, bytes);
 }
 
 void ShellHosts::end_line(std::size_t index, Outcome outcome) {
@@ -163,9 +176,9 @@ void ShellHosts::leave_out(std::size_t index, Outcome outcome) {
     // Pass on output of the line that was held back as a possible start of a mark.
     for (const wire::Stream stream : {wire::Stream::out, wire::Stream::err})
       host.readers[reader_of(stream)].finish([&](const MarkReader::Piece& piece) {
-        if (piece.kind == MarkReader::Piece::Kind::text && sink_ != nullptr)
-          sink_->output(index, host.name, stream, piece.bytes);
+        if (piece.kind == MarkReader::Piece::Kind::text) on_piece(index, stream, piece);
       });
+    show(index, wire::Stream::err, host.terminal_errors.finish());
     end_line(index, outcome);
   }
   if (!leaving_) parts_.on_gone(host.name, outcome, in_line);

@@ -17,6 +17,7 @@
 #include "launcher/exec/sink.h"
 #include "launcher/host/host_session.h"
 #include "launcher/shell/marks.h"
+#include "launcher/shell/terminal_errors.h"
 
 namespace sortie::launcher {
 
@@ -85,6 +86,7 @@ class ShellHosts {
     Phase phase = Phase::connecting;
     std::shared_ptr<HostSession> session;
     std::array<MarkReader, 2> readers;  // out, err
+    TerminalErrors terminal_errors;     // filters the text of err
     std::array<bool, 2> done = {true, true};
     bool busy = false, begun = false;
     bool opened = false;    // start is over: stray output is shown
@@ -104,6 +106,7 @@ class ShellHosts {
   void on_message(std::size_t index, wire::Message message);
   void on_output(std::size_t index, const wire::Output& output);
   void on_piece(std::size_t index, wire::Stream stream, const MarkReader::Piece& piece);
+  void show(std::size_t index, wire::Stream stream, std::string_view bytes);
   void on_finished(std::size_t index);
   void end_line(std::size_t index, Outcome outcome);
   void give_up(std::size_t index, Error error);

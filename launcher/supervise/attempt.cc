@@ -191,6 +191,7 @@ asio::awaitable<Verdict> Attempt::run() {
     if (staged) co_await for_all_hosts(&Attempt::prepare_host);
     may_start = staged && !report_host_errors() && !failing();
     if (may_start) warn_of_shm_size();
+    if (may_start) warn_of_work_dir();
     may_start = may_start && machines_differ();
     if (may_start) may_start = co_await raise_tunnel();
     if (may_start) agree_on_meeting();

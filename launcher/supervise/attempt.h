@@ -161,6 +161,7 @@ class Attempt {
     std::string machine_id;                           // as the host reports it; empty = unknown
     std::chrono::steady_clock::time_point ordered{};  // when JobSpec was sent
     std::uint32_t master_port = 0;                    // port that the host has reserved
+    bool no_work_dir = false;             // it lacks the folder in which `sortie run` was called
     std::uint32_t link = 1;               // number of the connection to the runner, from 1
     std::shared_ptr<Reconnect> way_back;  // set while the connection is broken
     std::optional<Error> loss;            // why the connection broke last
@@ -215,6 +216,7 @@ class Attempt {
   bool agree_on_image();
   std::string image_progress_text() const;
   void warn_of_shm_size() const;
+  void warn_of_work_dir();
   std::string client_of(const Host& host) const;
   boost::asio::awaitable<bool> raise_tunnel();
   boost::asio::awaitable<void> tunnel_host(std::size_t index);

@@ -17,6 +17,7 @@ Result<> Attempt::take_ready(Host& host, const wire::JobReady& ready) {
   host.network = std::move(facts.network);
   host.machine_id = std::move(facts.machine_id);
   host.master_port = ready.master_port;
+  host.no_work_dir = facts.no_work_dir;
   for (std::size_t i = 0; i < facts.cpu_sets.size(); ++i)
     ranks_[host.plan->ranks[i].rank].cpus = std::move(facts.cpu_sets[i]);
   return {};
@@ -64,6 +65,15 @@ void Attempt::agree_on_meeting() {
                                              {"address", meeting_.address},
                                              {"port", master_port_},
                                              {"how", meeting_.how}});
+}
+
+/// Names the hosts without the current folder of the launcher. Their ranks run in the home folder.
+void Attempt::warn_of_work_dir() {
+  std::vector<std::string> lacking;
+  for (const Host& host : hosts_)
+    if (host.no_work_dir) lacking.push_back(host.plan->name);
+  if (!lacking.empty())
+    parts_.console.message("warning: " + work_dir_warning(std::move(lacking), plan_));
 }
 
 boost::asio::awaitable<void> Attempt::prepare_host(std::size_t index) {

@@ -148,6 +148,10 @@ Result<> fill_in(const config::JobConfig& job, const std::vector<Surveyed>& host
     return fail(ErrorCode::config, std::move(shared));
   SORTIE_ASSIGN_OR_RETURN(const Meeting meeting, choose_meeting(networks, plan.interface));
   plan.surveyed_addr = meeting.address;
+  std::vector<std::string> lacking;
+  for (const Surveyed& host : hosts)
+    if (host.facts->no_work_dir) lacking.push_back(host.plan->name);
+  if (!lacking.empty() && !plan.container) plan.warnings.push_back(work_dir_warning(lacking, plan));
   return plan.batch ? plan_model(job, ask, plan) : Result<>();
 }
 

@@ -318,6 +318,8 @@ void RunReducer::journal(const Json& event) {
       break;
     case JournalEvent::adopted:
       ++view_.adoptions;
+      view_.adopted.push_back({at, u32(event, "epoch"), json_member::texts(event, "hosts"),
+                               json_member::texts(event, "lost")});
       break;
     case JournalEvent::hang:
       view_.hang_at = at;

@@ -49,6 +49,13 @@ struct AttemptView {
   bool no_progress = false;               // ... to stop by recovery.no_progress_limit
 };
 
+/// A supervisor that took over the run from another one, which died or was stopped.
+struct AdoptionView {
+  double at = 0;            // seconds since the start of the run
+  std::uint32_t epoch = 1;  // number of the supervisor, from 1
+  std::vector<std::string> hosts, lost;
+};
+
 /// A site of a run over several sites, from the journal of the whole run.
 struct SiteView {
   std::string state;  // begun, added, removed, ended
@@ -98,6 +105,7 @@ struct RunView {
   std::optional<int> exit_code;
   std::string end_text;  // the first cause, as of the end; empty = every rank exited with 0
   std::size_t adoptions = 0;
+  std::vector<AdoptionView> adopted;
   std::vector<AttemptView> attempts;                // empty if an earlier version wrote the journal
   std::vector<std::string> cordoned;                // hosts that this run cordoned
   std::map<std::uint32_t, RankView> rank;           // rank -> its state, if known

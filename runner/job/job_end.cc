@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,6 +27,13 @@ namespace sortie::runner {
 namespace {
 
 using std::chrono::milliseconds;
+
+/// Whether a program's path, relative to `folder`, names a folder.
+bool is_folder(const std::string& path, const std::string& folder) {
+  struct stat info {};
+  return ::stat((path.starts_with('/') ? path : folder + '/' + path).c_str(), &info) == 0 &&
+         S_ISDIR(info.st_mode);
+}
 
 constexpr std::size_t kMaxOrphanStatuses = 4096;
 /// Time for the engine to remove the job's containers when nothing runs in them any more.
@@ -154,6 +162,8 @@ void Job::report_spawn_failure(std::size_t slot, const KeeperReport& report) {
     hint = "; it must be in the image, or under a mount";
   else if (error == ENOENT)
     hint = "; a program must be at the same path on every host";
+  else if (error == EACCES && !boxes_ && is_folder(rank.program, spec_.work_dir))
+    hint = "; it is a folder; name a program";
   else if (error == EACCES)
     hint = "; needs execute permission, on a file system mounted without noexec";
   else if (error == E2BIG)

@@ -1,9 +1,12 @@
 // The part of Job between JobSpec and JobReady.
 #include <fmt/core.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 
 #include "common/asio/spawn.h"
 #include "common/base/boot_clock.h"
@@ -40,11 +43,30 @@ cpu::Policy policy_of(wire::CpuBinding binding) {
   return cpu::Policy::none;
 }
 
+/// Why the folder can not be entered: an errno, or 0 if it can.
+int entry_error(const std::string& folder) {
+  struct stat info {};
+  if (::stat(folder.c_str(), &info) != 0) return errno;
+  if (!S_ISDIR(info.st_mode)) return ENOTDIR;
+  return ::access(folder.c_str(), X_OK) == 0 ? 0 : errno;
+}
+
 /// Working directory of a rank: the first of `folders` that can be entered.
 std::string first_folder(const std::vector<std::string>& folders) {
   for (const std::string& folder : folders)
-    if (!folder.empty() && ::access(folder.c_str(), X_OK) == 0) return folder;
+    if (entry_error(folder) == 0) return folder;
   return "";
+}
+
+/// Refuses a job whose work folder is required and can not be entered.
+Result<> check_work_dir(const wire::JobSpec& job) {
+  if (job.need_work_dir == 0 || !job.container.engine.empty()) return {};
+  const int error = entry_error(job.work_dir);
+  if (error == 0) return {};
+  return fail(ErrorCode::unsupported,
+              fmt::format("runner.work_dir: {}: {}; create that folder on this host, or correct "
+                          "the key",
+                          job.work_dir, std::strerror(error)));
 }
 
 /// Why the PMIx server here can not wire up ranks in containers; "" if it can.
@@ -106,6 +128,8 @@ Result<> check_open_files(const wire::JobSpec& job) {
 boost::asio::awaitable<Result<wire::JobReady>> Job::prepare() {
   if (auto enough = check_open_files(spec_); !enough)
     co_return std::unexpected(std::move(enough).error());
+  if (auto folder = check_work_dir(spec_); !folder)
+    co_return std::unexpected(std::move(folder).error());
   const Result<> alone = co_await fence();
   if (!alone) co_return std::unexpected(alone.error());
   if (auto made = prepare_folder(); !made) co_return std::unexpected(std::move(made).error());
@@ -153,6 +177,8 @@ wire::JobReady Job::ready() const {
   ready.machine_id = facts_.machine_id;
   ready.time_boot_ms = static_cast<std::uint64_t>(boot_ms());
   ready.gpus = static_cast<std::uint32_t>(topology_.gpus.size());
+  if (!in_containers() && !spec_.work_dir.empty() && entry_error(spec_.work_dir) != 0)
+    ready.no_work_dir = 1;
   return ready;
 }
 

@@ -325,6 +325,23 @@ TEST_CASE("a runner gets heartbeats while it prepares a job for a long time") {
   CHECK(beats >= 3);
 }
 
+TEST_CASE("hosts without the current folder of the launcher are named once") {
+  Launch launch({{"h1", {0}}, {"h2", {0}}, {"h3", {0}}});
+  launch.host("h1").script = launch.host("h2").script = launch.host("h3").script = succeed;
+  launch.host("h2").ready.no_work_dir = launch.host("h3").ready.no_work_dir = 1;
+  CHECK(launch.run().exit_code == 0);
+  CHECK(has(launch.shown, "warning: h[2-3]: the current folder of this machine, "));
+  CHECK(test::count_of(launch.shown, "set runner.work_dir") == 1);
+  CHECK(launch.runner("h1").job.need_work_dir == 0);
+
+  Launch set({{"h1", {0}}});
+  set.job.runner.work_dir = "/scratch";
+  set.host("h1").script = succeed;
+  CHECK(set.run().exit_code == 0);
+  CHECK(set.runner("h1").job.need_work_dir == 1);
+  CHECK(set.runner("h1").job.work_dir == "/scratch");
+}
+
 TEST_CASE("a container that was not removed is said, and the run ends as its ranks did") {
   struct Leaves {
     static awaitable<void> run(FakeRunner& runner) {

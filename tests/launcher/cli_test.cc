@@ -55,6 +55,10 @@ TEST_CASE("what is mistyped is answered with what is near, and exit code 2") {
         Row{{"exec", "--hosts", "a", "--output-dir", "", "--", "true"}, "--output-dir: the value"},
         Row{{"check", "--ssh-config", "", "--hosts", "a"}, "--ssh-config: the value is empty"},
         Row{{"push", "--hosts", "a", "", "x"}, "paths: the value is empty"},
+        Row{{"push", "--hosts", "localhost", "/", "/x/"},
+            "sortie: /: the root of the file system can not be pushed, because it has no name"},
+        Row{{"check", "--hosts", "localhost", "--comm"},
+            "sortie: check --comm: measures the links between hosts, and there is only one host"},
         Row{{"logs", ""}, "run: the value is empty"},
         Row{{"config", "show", ""}, "config: the value is empty"},
         Row{{"run", "--set", "", "--", "true"}, "--set: the value is empty"}}) {

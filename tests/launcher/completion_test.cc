@@ -27,6 +27,9 @@ TEST_CASE("completions know verbs, flags, words, keys of the config and where fi
   CHECK(after({"run", "--", "x"}) == std::vector<std::string>{":files"});
   CHECK(after({"explain", "host_"}) == std::vector<std::string>{"host_key", ":words"});
   CHECK(holds(after({"man", "pl"}), "plan"));
+  CHECK(after({"chaos", "last", "--faults", "kill,s"}) ==
+        std::vector<std::string>{"kill,stop", "kill,supervisor", ":words"});
+  CHECK(after({"chaos", "--faults="}).size() == 6);
   std::vector<std::string> keys = after({"run", "job.toml", "--set", ""});
   CHECK(keys.back() == ":nospace");
   CHECK(keys.size() == config::fields().size() + 1);

@@ -98,6 +98,11 @@ TEST_CASE("explain has words for every code, signal and class, and names what is
   CHECK(sortie({"explain", "137"}).output == sortie({"explain", "kill"}).output);
   CHECK(sortie({"explain", "137"}).output == sortie({"explain", "SIGKILL"}).output);
   CHECK(has(sortie({"explain", "host-key"}).output, "did you mean `host_key`?"));
+  for (const char* code : {"1", "3", "9"})
+    CHECK(lines_of(sortie({"explain", code}).output)[1].starts_with(
+        "  A rank's own code means what its program says"));
+  for (const char* word : {"0", "7x", "99", "127", "137", "preflight"})
+    CHECK_FALSE(has(sortie({"explain", word}).output, "A rank's own code means"));
   CHECK(sortie({"explain", "256"}).code == 2);
   CHECK(Json::parse(sortie({"explain", "--json"}).output)["exit_codes"].size() ==
         exit_codes().size());
@@ -162,7 +167,13 @@ TEST_CASE("after a run: what may come next, of verbs that exist; with --quiet no
         .output;
   };
   const std::string failed = run("--no-color", "echo words; exit 7");
-  CHECK(has(failed, "sortie explain 7\n"));
+  CHECK(has(failed, "sortie report 2"));
+  CHECK_FALSE(has(failed, "sortie explain"));  // what 7 means only the program knows
+  CHECK(has(run("--no-color", "exit 137"), "sortie explain 137\n"));
+  const std::string absent = sortie({"run", "--no-color", "--set", "runner.mpi=off", "--set",
+                                     "logger.log_dir=" + dir.path().string(), "--", "/absent"})
+                                 .output;
+  CHECK_MESSAGE(has(absent, "sortie explain 3\n"), absent);
   std::vector<std::string> top = after({""});
   bool next = false;
   for (const std::string& line : lines_of(failed)) {

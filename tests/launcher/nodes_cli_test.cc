@@ -150,6 +150,11 @@ TEST_CASE("a store that can not be read stops a run: nothing is taken to be soun
     CHECK(has(refused.output, user.file() + ": the list of cordoned hosts can not be read"));
   }
   CHECK(test::read_text(user.file()) == "{}");
+  const Finished refused =
+      shell(std::string("XDG_STATE_HOME=/dev/null ") + SORTIE_BINARY + " nodes ls");
+  CHECK(refused.code == 9);
+  CHECK(has(refused.output, "see that /dev/null/sortie is a folder of yours"));
+  CHECK_FALSE(has(refused.output, "correct the file"));
 }
 
 }  // namespace

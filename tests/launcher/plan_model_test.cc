@@ -199,7 +199,8 @@ TEST_CASE("without an answer of the trainer the rest of the plan is there, and o
   const Case cases[] = {
       {"echo '{\"version\": \"99.1\", \"parameters\": 1, \"rank_memory_bytes\": {\"f32\": {}}}'",
        " is version 99.1, this is "},
-      {"echo 'plan: no such verb' >&2; exit 2", " plan: exit code 2: plan: no such verb; install"},
+      {"echo 'plan: no such verb' >&2; exit 2",
+       " plan: exit code 2: plan: no such verb; install the sortie-train of this build, or "},
       {"sleep 60", " plan: has not answered in time", std::chrono::milliseconds(500)},
       {"exec 1>&- 2>&-; sleep 60", " plan: signal 9 (SIGKILL)", std::chrono::milliseconds(4000)},
       {"exec yes", " plan: wrote more than 4 MiB"},

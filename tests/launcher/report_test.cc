@@ -142,7 +142,7 @@ TEST_CASE("a host that an adopted run connects to again counts once per attempt"
 {"event":"connected","host":"h1","time":101}
 {"event":"connected","host":"h2","time":102}
 {"event":"started","time":103}
-{"event":"adopted","time":200}
+{"event":"adopted","epoch":2,"hosts":["h1"],"lost":["h2"],"time":200}
 {"event":"connected","host":"h1","time":201}
 {"event":"connected","host":"h2","time":202}
 )";
@@ -150,7 +150,17 @@ TEST_CASE("a host that an adopted run connects to again counts once per attempt"
   const auto report = read_run_view(dir.path());
   REQUIRE(report);
   CHECK(report->connected.hosts == 2);
-  CHECK(report_text(*report, {}).find("+   2.000 s  2 of 2 hosts connected") != std::string::npos);
+  const std::string text = report_text(*report, {});
+  CHECK(text.find("+   2.000 s  2 of 2 hosts connected") != std::string::npos);
+  CHECK_MESSAGE(text.find("+ 100.000 s  supervisor 2 took over from supervisor 1: 1 host adopted, "
+                          "h2 lost\n") != std::string::npos,
+                text);
+  const auto adopted_json = report_json(*report, {})["adopted"];
+  REQUIRE(adopted_json.size() == 1);
+  CHECK(adopted_json[0]["at_s"] == 100.0);
+  CHECK(adopted_json[0]["supervisor"] == 2);
+  CHECK(adopted_json[0]["hosts"].dump() == R"(["h1"])");
+  CHECK(adopted_json[0]["lost"].dump() == R"(["h2"])");
   test::write_text(dir / "events.jsonl",
                    adopted + "{\"event\":\"attempt\",\"attempt\":2,\"time\":300}\n" +
                        "{\"event\":\"connected\",\"host\":\"h1\",\"time\":301}\n");

@@ -85,6 +85,30 @@ TEST_CASE("ids are unique, sort by time and are what a runner takes") {
   CHECK(std::distance(fs::directory_iterator(state / "runs"), {}) == 51);  // runs and `latest`
 }
 
+TEST_CASE("the folder of a run that could not start goes, and `latest` is the run before it") {
+  const test::ScopedTempDir state;
+  const auto entries = [&] {
+    return std::distance(fs::directory_iterator(state / "runs"), fs::directory_iterator());
+  };
+  {
+    auto only = RunFolder::create(state.path(), false);
+    REQUIRE(only);
+    only->discard();
+    CHECK(entries() == 0);
+  }
+  const auto before = RunFolder::create(state.path(), false);
+  REQUIRE(before);
+  // The id has the time in seconds and random letters: this one is earlier than all others.
+  fs::create_directories(state / "runs/20000101-000000-0000");
+  auto folder = RunFolder::create(state.path(), false);
+  REQUIRE(folder);
+  CHECK(fs::read_symlink(state / "runs/latest") == folder->id());
+  folder->discard();
+  CHECK_FALSE(fs::exists(folder->path()));
+  CHECK(fs::read_symlink(state / "runs/latest") == before->id());
+  CHECK(entries() == 3);
+}
+
 TEST_CASE("a `latest` that is no link stays, and nothing else is left beside the run") {
   const test::ScopedTempDir state;
   test::write_text(state / "runs/latest/mine", "kept");
@@ -368,6 +392,10 @@ TEST_CASE("where the state folder is") {
   const test::ScopedVariable state("XDG_STATE_HOME",
                                    "relative");  // not allowed by its specification
   CHECK(*state_folder("") == "/home/u/.local/state/sortie");
+  {
+    const test::ScopedVariable relative("HOME", "home/u");
+    CHECK(state_folder("").error().message.starts_with("HOME is no absolute path (home/u): "));
+  }
   const test::ScopedVariable no_home("HOME", std::nullopt);
   REQUIRE_FALSE(state_folder(""));
   CHECK(state_folder("").error().message.find("logger.log_dir") != std::string::npos);

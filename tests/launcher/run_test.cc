@@ -46,6 +46,41 @@ bool wait_for(const auto& condition, milliseconds limit = milliseconds(60000)) {
   return true;
 }
 
+TEST_CASE("a run whose folder can not be filled leaves none") {
+  const State state;
+  // Any write to a file fails, as on a full disk.
+  const Finished result = testing::run(
+      {"/bin/sh", "-c", "trap '' XFSZ; ulimit -f 0; exec \"$@\" 2>&1 | cat", "sh", SORTIE_BINARY,
+       "run", "--set", "logger.log_dir=" + state.dir.path().string(), "--", "true"});
+  CHECK_MESSAGE(has(result.output, "File too large"), result.output);
+  REQUIRE(fs::exists(state.dir / "runs"));
+  CHECK(fs::is_empty(state.dir / "runs"));
+}
+
+TEST_CASE("a work folder that is set must exist, and no rank runs elsewhere") {
+  const State state;
+  const auto run_in = [&](const std::string& folder) {
+    return testing::run({SORTIE_BINARY, "run", "--set", "runner.work_dir=" + folder, "--set",
+                         "logger.log_dir=" + state.dir.path().string(), "--", "pwd", "-P"});
+  };
+  const Finished absent = run_in(state.dir.str("absent"));
+  CHECK(absent.code == 3);
+  CHECK(has(absent.output, "localhost: "));
+  CHECK(has(absent.output, "runner.work_dir: " + state.dir.str("absent") +
+                               ": No such file or directory; create that folder"));
+  const Finished there = run_in("/usr");
+  CHECK(there.code == 0);
+  CHECK(has(there.output, "/usr\n"));
+  // The launcher's own folder was deleted.
+  const Finished deleted =
+      testing::run({"/bin/sh", "-c",
+                    "cd \"$1\" && shift && mkdir gone && cd gone && rmdir ../gone && exec \"$@\"",
+                    "sh", state.dir.path().string(), SORTIE_BINARY, "run", "--set",
+                    "logger.log_dir=" + state.dir.path().string(), "--", "true"});
+  CHECK(deleted.code == 0);
+  CHECK(has(deleted.output, "warning: the current folder does not exist any more"));
+}
+
 TEST_CASE("a run leaves everything behind in its folder") {
   const State state;
   const Finished result =

@@ -69,7 +69,8 @@ TEST_CASE("prune: ended runs go, by age and number; living and freshly lost ones
   REQUIRE(lock);
   const std::string state = dir.path().string();
   CHECK_FALSE(prune({state, -1, "", false}));
-  CHECK_FALSE(prune({state, -1, "soon", false}));
+  CHECK(prune({state, -1, "7", false}).error().message ==
+        "sortie prune: --older-than 7: is no time span; write 90s, 10m, 2h or 7d");
   const auto dry = prune({state, -1, "2d", true});
   REQUIRE(dry);
   for (const char* line :

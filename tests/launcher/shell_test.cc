@@ -7,6 +7,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
+#include <optional>
 
 #include "common/asio/spawn.h"
 #include "common/base/shell_text.h"
@@ -14,9 +15,11 @@
 #include "launcher/shell/prompt.h"
 #include "launcher/shell/shell_history.h"
 #include "launcher/shell/shell_input.h"
+#include "launcher/shell/terminal_errors.h"
 #include "launcher/terminal/escape.h"
 #include "tests/launcher/command_line.h"
 #include "tests/support/run_within.h"
+#include "tests/support/scoped_variable.h"
 
 namespace sortie::launcher {
 namespace {
@@ -126,9 +129,10 @@ TEST_CASE("marks cut an output wherever it is cut itself") {
 }
 
 /// Both outputs of a shell in `dir`, cut at these marks. Returns "<out>status" of each line, and
-/// all of stderr in `errors`.
+/// all of stderr in `errors`. `lines_end`: how many lines end, unless one
+/// ends the shell.
 std::string read_outputs(const test::ScopedTempDir& dir, const std::vector<LineMark>& marks,
-                         std::string& errors) {
+                         std::string& errors, std::size_t lines_end) {
   std::string out;
   for (std::size_t which = 0; which < 2; ++which) {
     const std::string said = test::read_text(dir / (which == 0 ? "out" : "err"));
@@ -151,7 +155,8 @@ std::string read_outputs(const test::ScopedTempDir& dir, const std::vector<LineM
       });
       if (ended && ++next < marks.size()) reader.expect(marks[next]);
     }
-    CHECK(next == marks.size());
+    CHECK(next == lines_end);
+    reader.finish(take);
   }
   return out;
 }
@@ -164,9 +169,9 @@ void make_path(const std::filesystem::path& bin, bool with_bash) {
     if (with_bash || name != "bash") std::filesystem::create_symlink("/bin/" + name, bin / name);
 }
 
-/// Runs the lines in a real shell.
+/// Runs the lines in a real shell. `ended`: number of lines that end; default: all.
 std::string through_shell(const std::vector<std::string>& lines, bool with_bash,
-                          std::string& errors) {
+                          std::string& errors, std::optional<std::size_t> ended = {}) {
   const test::ScopedTempDir dir;
   std::vector<LineMark> marks;
   std::string orders = opening_order();
@@ -182,7 +187,7 @@ std::string through_shell(const std::vector<std::string>& lines, bool with_bash,
       "' && PATH=\"$PWD/bin\" exec /usr/bin/setsid /bin/sh program < orders > out 2> err");
   CHECK_MESSAGE(done.code >= 0, done.output);
   CHECK_FALSE(test::read_text(dir / "err").ends_with("exit\n"));  // of bash, at the end of input
-  return read_outputs(dir, marks, errors);
+  return read_outputs(dir, marks, errors, ended.value_or(marks.size()));
 }
 
 /// Runs two lines and interrupts the first. `with_bash`: whether the shell finds bash.
@@ -210,7 +215,7 @@ std::string through_interrupted_shell(bool with_bash) {
   const testing::Finished done = test::shell("cd '" + dir.path().string() + "' && exec sh play");
   CHECK_MESSAGE(done.code == 0, done.output);
   std::string errors;
-  return read_outputs(dir, marks, errors);
+  return read_outputs(dir, marks, errors, marks.size());
 }
 
 TEST_CASE("a shell lives from line to line, whatever the lines are, with bash and without") {
@@ -232,6 +237,59 @@ TEST_CASE("a shell lives from line to line, whatever the lines are, with bash an
     CHECK(test::contains(errors, "echo traced"));
     if (with_bash) CHECK_FALSE(errors.contains("printf"));  // set -x does not show our own commands
   }
+}
+
+TEST_CASE("a shell neither reads nor changes the user's history, with bash and without") {
+  const test::ScopedTempDir home;
+  std::string history;
+  for (int i = 0; i < 2000; ++i) history += "cmd " + std::to_string(i) + "\n";
+  const test::ScopedVariable variable("HOME", home.path().string());
+  for (const bool with_bash : {true, false})
+    for (const std::string line : {"echo a", "exec cat", "history"}) {
+      CAPTURE(with_bash);
+      CAPTURE(line);
+      for (const char* name : {".bash_history", ".ash_history", ".sh_history"})
+        test::write_text(home / name, history);
+      std::string errors;
+      const std::string out = through_shell({line}, with_bash, errors, line == "exec cat" ? 0 : 1);
+      CHECK_FALSE(out.contains("cmd 7"));
+      for (const char* name : {".bash_history", ".ash_history", ".sh_history"})
+        CHECK(test::read_text(home / name) == history);
+    }
+}
+
+TEST_CASE("the end of a shell prints nothing about the relay in front of it") {
+  for (const bool with_bash : {true, false}) {
+    CAPTURE(with_bash);
+    std::string errors;
+    CHECK(through_shell({"exec cat"}, with_bash, errors, 0) == "");
+    CHECK_FALSE(errors.contains("Hangup"));
+  }
+}
+
+TEST_CASE("bash's message about a terminal that it lacks is dropped wherever the output is cut") {
+  const std::string message = "bash: [27413: 1 (255)] tcsetattr: Inappropriate ioctl for device\n";
+  struct Row {
+    std::string said, shown;
+  };
+  for (const Row& row : {Row{message, ""}, Row{"a\n" + message + message + "b\n", "a\nb\n"},
+                         Row{"no end" + message + "c", "no endc"},
+                         Row{"bash: [x] tcsetattr: y\n", "bash: [x] tcsetattr: y\n"},
+                         Row{"bash: [1: 2 (3)] tcgetattr: y\n", "bash: [1: 2 (3)] tcgetattr: y\n"},
+                         Row{"bash: line 1: [: x\n", "bash: line 1: [: x\n"},
+                         Row{"bash: [1: ", "bash: [1: "}, Row{"bash: [bash: [1", "bash: [bash: [1"},
+                         Row{"bash: [1: 2 (3)] tcsetattr: " + std::string(1000, 'x'),
+                             "bash: [1: 2 (3)] tcsetattr: " + std::string(1000, 'x')}})
+    for (std::size_t step = 1; step < 80; ++step) {
+      CAPTURE(row.said);
+      CAPTURE(step);
+      TerminalErrors errors;
+      std::string shown;
+      for (std::string_view rest = row.said; !rest.empty();
+           rest.remove_prefix(std::min(step, rest.size())))
+        shown += errors.feed(rest.substr(0, step));
+      CHECK(shown + errors.finish() == row.shown);
+    }
 }
 
 TEST_CASE("a line without the end of a quote fails, and the shell goes on, with bash and without") {

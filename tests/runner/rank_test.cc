@@ -13,6 +13,7 @@
 
 #include "tests/support/cpu_time.h"
 #include "tests/support/runner_client.h"
+#include "tests/support/temp_dir.h"
 
 using namespace sortie;
 using namespace sortie::test;
@@ -109,6 +110,40 @@ TEST_CASE("without its work folder a rank starts in the home folder") {
   RunnerClient client(SORTIE_RUNNER_BINARY, {"PATH=/usr/bin:/bin", "HOME=/usr/lib"});
   REQUIRE(client.run(job));
   CHECK(client.out[0] == "/usr/lib\n");
+  RunnerClient asked;
+  const auto ready = asked.prepare(job);
+  REQUIRE(ready);
+  CHECK(ready->no_work_dir == 1);
+}
+
+TEST_CASE("a job that requires its work folder is refused without it") {
+  const test::ScopedTempDir dir;
+  test::write_text(dir / "file", "");
+  struct Row {
+    std::string folder, why;
+  };
+  for (const Row& row : {Row{dir.str("absent"), "No such file or directory"},
+                         Row{dir.str("file"), "Not a directory"}}) {
+    wire::JobSpec job = make_job({"pwd"});
+    job.work_dir = row.folder;
+    job.need_work_dir = 1;
+    RunnerClient client;
+    CHECK_FALSE(client.prepare(job));
+    REQUIRE(client.errors.size() == 1);
+    CHECK(client.errors[0].code == "unsupported");
+    CHECK(client.errors[0].message == "runner.work_dir: " + row.folder + ": " + row.why +
+                                          "; create that folder on this host, or correct the key");
+  }
+  wire::JobSpec job = make_job({"pwd", "-P"});
+  job.work_dir = "/usr";
+  job.need_work_dir = 1;
+  RunnerClient client;
+  REQUIRE(client.run(job));
+  CHECK(client.out[0] == "/usr\n");
+  RunnerClient asked;
+  const auto ready = asked.prepare(job);
+  REQUIRE(ready);
+  CHECK(ready->no_work_dir == 0);
 }
 
 TEST_CASE("an exit code arrives as it is") {
@@ -191,6 +226,11 @@ TEST_CASE("a program that may not be run: RunnerError spawn, then exit 126") {
       "cannot start " + path +
           ": Permission denied; needs execute permission, on a file system mounted without noexec");
   CHECK(client.exited.at(0).code == 126);
+  RunnerClient folder;
+  REQUIRE(folder.run(make_job({"/usr"})));
+  CHECK(folder.errors.at(0).message ==
+        "cannot start /usr: Permission denied; it is a folder; name a program");
+  CHECK(folder.exited.at(0).code == 126);
   std::ofstream(path) << "#!/no/such/interpreter\n";
   ::chmod(path.c_str(), 0755);
   RunnerClient interpreter;

@@ -43,11 +43,11 @@ TEST_CASE("heads and inner widths are shared evenly, key-value heads may be had 
   }
   CHECK(layout_problems(small_model(), 3) ==
         std::vector<std::string>{"4 key-value heads can neither be shared by 3 ranks nor be the "
-                                 "same on equal parts of them; use 1, 2, 4 and 12"});
+                                 "same on equal parts of them; use 1, 2, 4 or 12"});
   ModelConfig model = small_model();
   model.ffn_hidden_size = 98;
   CHECK(layout_problems(model, 4) ==
-        std::vector<std::string>{"an inner width of 98 can not be shared by 4 ranks; use 1 and 2, "
+        std::vector<std::string>{"an inner width of 98 can not be shared by 4 ranks; use 1 or 2, "
                                  "or another width"});
   model.ffn_hidden_size = 0;  // 0 means the default width, 128
   CHECK(layout_problems(model, 4).empty());
@@ -61,7 +61,7 @@ TEST_CASE("the experts' width counts, and that of layers without experts") {
   model.ffn_hidden_size = 90;
   CHECK(layout_problems(model, 4) ==
         std::vector<std::string>{"an expert's inner width of 90 can not be shared by 4 ranks; use "
-                                 "1 and 2, or another width"});
+                                 "1 or 2, or another width"});
   model.architecture = "deepseek-v3";
   model.attention_num_kv_heads = 0;
   model.moe.ffn_hidden_size = 24;
@@ -76,7 +76,7 @@ TEST_CASE("the sizes that ten heads allow are named") {
   const std::vector<std::string> problems = layout_problems(preset->model, 8);
   REQUIRE(problems.size() == 1);
   CHECK(problems[0] ==
-        "10 attention heads can not be shared by 8 ranks; use 1, 2, 5 and 10, of which 1 and 2 fit "
+        "10 attention heads can not be shared by 8 ranks; use 1, 2, 5 or 10, of which 1 and 2 fit "
         "the rest of the model");
 }
 
@@ -147,7 +147,7 @@ TEST_CASE(
   job.topology.expert_parallel_size = 4;
   CHECK(broken_by(job) ==
         std::vector<std::string>{"G6 topology.expert_parallel_size: 6 experts can not be shared "
-                                 "out evenly to 4 ranks; use 1, 2, 3 and 6"});
+                                 "out evenly to 4 ranks; use 1, 2, 3 or 6"});
   job.topology.expert_parallel_size = 2;
   job.topology.expert_tensor_parallel_size = 2;
   CHECK(broken_by(job) == std::vector<std::string>{

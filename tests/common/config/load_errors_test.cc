@@ -258,7 +258,7 @@ TEST_CASE("a value of the wrong type or outside its range says what to write") {
   };
   const Row rows[] = {
       {"[logger]\ntensorboard = \"yes\"",
-       "logger.tensorboard: must be true or false, not \"yes\"; write it without quotes"},
+       "logger.tensorboard: must be true or false, not \"yes\"; write true or false"},
       {"[model]\nnum_layers = 4.0",
        "model.num_layers: must be a whole number, not 4.0; use 1 to 65536"},
       {"[optimizer]\nbeta1 = 1", "optimizer.beta1: 1.0 is out of range; use a number >= 0 and < 1"},
@@ -360,6 +360,22 @@ TEST_CASE("a bad --set is named as it was written") {
         "--set runner.ssh: runner.ssh is a section; set one of its keys");
   CHECK(set_error("runner.hosts=a") ==
         "--set runner.hosts=a: runner.hosts: must be a list of strings, not \"a\"; write [\"a\"]");
+  // What a shell makes of --set runner.hosts=["a","b 1"], which quotes would have kept.
+  CHECK(set_error("runner.hosts=[a,b 1]") ==
+        "--set runner.hosts=[a,b 1]: runner.hosts: must be a list of strings, not \"[a,b 1]\"; "
+        "write [\"a\",\"b 1\"], on a command line in single quotes: --set "
+        "'runner.hosts=[\"a\",\"b 1\"]'");
+  for (const char* bad : {"\"qq", "'qq", "\"a\" b", "\""})
+    for (const char* key : {"trainer.save_dir", "runner.env.NAME", "runner.hosts"}) {
+      CAPTURE(bad);
+      CHECK(set_error(std::string(key) + "=" + bad)
+                .ends_with(std::string(key) + ": the value begins with " + bad[0] +
+                           " and is no string in quotes; remove the quote, or write one at both "
+                           "ends"));
+    }
+  CHECK(set_error("logger.tensorboard=1") ==
+        "--set logger.tensorboard=1: logger.tensorboard: must be true or false, not 1; write true "
+        "or false");
   CHECK(set_error("runner.hosts=") ==
         "--set runner.hosts=: runner.hosts: must be a list of strings, not \"\"; write [\"...\"]");
   CHECK(set_error("trainer.seed=1\n[model]") ==

@@ -1,9 +1,11 @@
 // Folder trees on disk: scanning, writing, and what the writer rejects.
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 
 #include "common/files/entry_path.h"
@@ -98,6 +100,32 @@ struct AsNobody {
 };
 
 }  // namespace
+
+TEST_CASE(
+    "a file that can not be written completely names its part, where the next copy continues") {
+  const ScopedTempDir from, to;
+  write_text(from / "sub/f", big(3 * wire::kPieceBytes, 'a'));
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const auto source = scan_tree(from / "sub", "sub");
+  REQUIRE(source);
+  TreeWriter tree = writer(to.path(), *source);
+  REQUIRE(inspect(tree));  // gives the part its final size
+  const rlimit one_piece{wire::kPieceBytes, before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &one_piece) == 0);
+  const auto failed = fill(tree, *source);
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  REQUIRE_FALSE(failed);
+  const std::string part = to.str("sub/" + part_name("f"));
+  CHECK(failed.error().message == to.str("sub/f") +
+                                      ": write: File too large; what was copied stays "
+                                      "in " +
+                                      part +
+                                      ": the same command continues there, or remove that file");
+  CHECK(fs::exists(part));
+}
 
 TEST_CASE("a folder that may not be made is named with the refusal, not as a missing one" *
           doctest::skip(::geteuid() != 0)) {

@@ -62,10 +62,12 @@ TEST_CASE("what is known only when hosts are ready comes with JobReady and goes 
   job.peers = {"10.0.0.2", "fd00::2"};
   job.master_port = 29500;
   job.cpu_binding = CpuBinding::numa;
+  job.need_work_dir = 1;
   const JobSpec spec = round_trip(job);
   CHECK(spec.peers == job.peers);
   CHECK(spec.master_port == 29500);
   CHECK(spec.cpu_binding == CpuBinding::numa);
+  CHECK(spec.need_work_dir == 1);
   JobReady ready;
   ready.addresses = {"eth0 10.0.0.1/24"};
   ready.routes = {{"10.0.0.2", "10.0.0.1"}, {"fd00::2", "fd00::1"}};
@@ -73,6 +75,7 @@ TEST_CASE("what is known only when hosts are ready comes with JobReady and goes 
   ready.binding = "core";
   ready.cpu_sets = {"0-3", "4-7"};
   ready.gpus = 8;
+  ready.no_work_dir = 1;
   const JobReady got = round_trip(ready);
   CHECK(got.addresses == ready.addresses);
   CHECK(got.routes == ready.routes);
@@ -80,6 +83,7 @@ TEST_CASE("what is known only when hosts are ready comes with JobReady and goes 
   CHECK(got.binding == "core");
   CHECK(got.cpu_sets == ready.cpu_sets);
   CHECK(got.gpus == 8);
+  CHECK(got.no_work_dir == 1);
   const Start start{{{"MASTER_ADDR", "10.0.0.1"}, {"EMPTY", ""}}};
   CHECK(round_trip(start).env == start.env);
   CHECK(round_trip(Start{}).env.empty());

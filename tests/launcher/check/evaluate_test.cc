@@ -255,6 +255,19 @@ TEST_CASE("data: the file here is the right one, else what most hosts have") {
         "/data/x.bin: 99 bytes instead of 100, not the one here");
 }
 
+TEST_CASE("a host without the work folder: a failure if the key is set, else a warning") {
+  std::vector<HostResult> hosts = {sound_host("h1"), sound_host("h2")};
+  hosts[1].report.program->work_dir = false;
+  Expectations expect = sound_expectations();
+  CHECK(verdict_of(hosts, expect, "program", 0) == Verdict::pass);
+  CHECK(verdict_of(hosts, expect, "program", 1) == Verdict::warn);
+  expect.work_dir = "/scratch/me";
+  CHECK(verdict_of(hosts, expect, "program", 0) == Verdict::pass);
+  CHECK(verdict_of(hosts, expect, "program", 1) == Verdict::fail);
+  CHECK(finding_of(hosts, expect, "program", 1).reason ==
+        "runner.work_dir: /scratch/me is no folder there");
+}
+
 TEST_CASE("program, port, MPI, kernel") {
   std::vector<HostResult> hosts = {sound_host("h1"), sound_host("h2"), sound_host("h3")};
   const Expectations expect = sound_expectations();
