@@ -99,7 +99,9 @@ void add_bench_step(CLI::App& bench, int& exit_code) {
                    "Sizes of micro-batches, in sequences; default: 1,2,4")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 16));
-  command->add_option("--seconds", arguments->bench.seconds, "For a size, about")
+  command
+      ->add_option("--seconds", arguments->bench.seconds,
+                   "How long to repeat the passes of each micro-batch size, in seconds")
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
   add_device_option(*command, arguments->device);
