@@ -167,7 +167,7 @@ Result<> Ownership::check() const {
   SORTIE_ASSIGN_OR_RETURN(const std::optional<Owner> owner, read_owner(save_dir_));
   if (!owner)
     return fail(ErrorCode::checkpoint,
-                fmt::format("{}: the folder or its {} was removed, so that it belongs to nobody; "
+                fmt::format("{}: the folder or its {} was removed, so that it has no owner; "
                             "this process must not commit there",
                             save_dir_.string(), kLockFile));
   if (owner->token == token_) return {};

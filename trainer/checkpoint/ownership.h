@@ -44,10 +44,10 @@ class Ownership {
   Result<> check() const;
   /// ErrorCode::checkpoint if the folder has another owner by now; no error if it has none.
   Result<> check_not_taken() const;
-  /// The same as check(), but if the folder or its `.lock` was removed, and nobody has claimed it
-  /// since, makes the folder and claims it again, with a warning. The claim of another process
-  /// (of()) is never renewed: on its host the folder may be a different one. Not for two threads at
-  /// once.
+  /// The same as check(), but if the folder or its `.lock` was removed, and no other process has
+  /// claimed it since, makes the folder and claims it again, with a warning. The claim of another
+  /// process (of()) is never renewed: on its host the folder may be a different one. Not for two
+  /// threads at once.
   Result<> keep();
   const std::string& token() const { return token_; }
 

@@ -127,15 +127,15 @@ Result<> carry_import_notes(const fs::path& from, const fs::path& to) {
 
 Result<ImportReport> import_hf(const fs::path& source, const fs::path& out,
                                const OnProgress& progress) {
-  std::error_code error;
-  const bool there = fs::exists(source, error);
-  if (error) return std::unexpected(os_error(error.value(), source.string()));
+  std::error_code problem;
+  const bool there = fs::exists(source, problem);
+  if (problem) return std::unexpected(os_error(problem.value(), source.string()));
   if (!there)
     return fail(ErrorCode::not_found,
                 fmt::format("{}: no such file or folder; name a Hugging Face model folder, or a "
                             "file of llm.c",
                             source.string()));
-  if (!HfFolder::is_one(source) && !fs::is_regular_file(source, error))
+  if (!HfFolder::is_one(source) && !fs::is_regular_file(source, problem))
     return fail(
         ErrorCode::not_found,
         fmt::format("{}: neither a Hugging Face model folder (no config.json) nor a file of "

@@ -74,7 +74,7 @@ TEST_CASE("an exception of the work, or of the source, is thrown in its place by
 }
 
 TEST_CASE("a pool whose threads can not be started throws") {
-  test::without_call(
+  sortie::test::without_call(
       SYS_clone3,
       [] {
         const auto work = [](const int& number) -> Result<int> { return number; };
