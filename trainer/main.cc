@@ -24,6 +24,7 @@
 #include "trainer/cli/passive_threads.h"
 #include "trainer/cli/plan_command.h"
 #include "trainer/cli/train_command.h"
+#include "trainer/cli/verb_guard.h"
 
 namespace {
 
@@ -98,8 +99,11 @@ int main(int argc, char** argv) {
     set_output_options(app);
     cli::refuse_unusable_values(app);
   });
-  const auto choice = cli::choose_verb(app, verbs, program, {argv + 1, argv + argc});
-  if (!choice) return cli::print_error(choice.error());
-  return cli::end_output("sortie-train",
-                         choice->verb == nullptr ? choice->exit_code : choice->verb->run());
+  trainer::VerbGuard guard;
+  return guard.run([&] {
+    const auto choice = cli::choose_verb(app, verbs, program, {argv + 1, argv + argc});
+    if (!choice) return cli::print_error(choice.error());
+    return cli::end_output("sortie-train",
+                           choice->verb == nullptr ? choice->exit_code : choice->verb->run());
+  });
 }

@@ -23,14 +23,15 @@ bool has_option(const CLI::App& app, const char* name) {
 /// Says what is wrong with a value of `app` or its parents that no option can have; "" if there is
 /// none.
 /// - It is empty, as in `--hosts "$HOSTS"` if that variable is not set. What the user meant is
-///   unknown, and to treat the option as absent would run on this machine.
+///   unknown, and to treat the option as absent would run on this machine. Options that take any
+///   text, an empty one too, have the type name kTextOrNone.
 /// - It is NaN, which passes every check of a range, as no comparison with it is true.
 std::string unusable_value(const CLI::App* app) {
   for (; app != nullptr; app = app->get_parent())
     for (const CLI::Option* option : app->get_options()) {
       if (option->get_items_expected_max() == 0) continue;
       for (const std::string& value : option->results()) {
-        if (value.empty())
+        if (value.empty() && option->get_type_name() != kTextOrNone)
           return fmt::format("{}: the value is empty; give it one, or leave it out",
                              option->get_name());
         if (option->get_type_name().starts_with("FLOAT") &&

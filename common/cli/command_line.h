@@ -21,9 +21,12 @@ struct Choice {
 Result<Choice> choose_verb(CLI::App& root, const Verbs& verbs, Program& program,
                            std::vector<std::string> arguments);
 
+/// Type name of an option whose value may be empty.
+inline constexpr const char* kTextOrNone = "[TEXT]";
+
 /// Throws a CLI::ParseError, which choose_verb() reports, if the value of an option or positional
-/// is empty or NaN. choose_verb() calls it after parsing; a program whose verbs run while the
-/// command line is parsed calls it before they do.
+/// is NaN, or empty without the type name kTextOrNone. choose_verb() calls it after parsing; a
+/// program whose verbs run while the command line is parsed calls it before they do.
 void refuse_unusable_values(const CLI::App& root);
 
 }  // namespace sortie::cli

@@ -18,7 +18,10 @@ std::string line_of(const StartEvent& e) {
                                  e.architecture, short_number(static_cast<double>(e.parameters)),
                                  e.precision, device, e.global_batch_size, e.sequence_length);
   line += fmt::format("; steps {} to {}", e.step + 1, e.steps);
-  if (e.step >= e.steps) line = fmt::format("training is complete: step {} of {}", e.step, e.steps);
+  if (e.step > e.steps)
+    line = fmt::format("nothing to train: step {} is past the last step {}", e.step, e.steps);
+  else if (e.step == e.steps)
+    line = fmt::format("training is complete: step {} of {}", e.step, e.steps);
   return line + (e.save_dir.empty() ? "; no checkpoints: trainer.save_dir is not set"
                                     : fmt::format("; checkpoints in {}", e.save_dir));
 }
@@ -95,8 +98,10 @@ std::string line_of(const ProfileEvent& e) {
 }
 
 std::string line_of(const DoneEvent& e) {
-  std::string line = fmt::format("trained to step {} of {}", e.step, e.steps);
-  if (std::isfinite(e.loss))
+  const bool past = e.step > e.steps;
+  std::string line = past ? fmt::format("already past step {}: at step {}", e.steps, e.step)
+                          : fmt::format("trained to step {} of {}", e.step, e.steps);
+  if (std::isfinite(e.loss) && !past)
     line += fmt::format(" in {}, loss {:.4f}", short_time(e.seconds), e.loss);
   if (std::isfinite(e.validation_loss))
     line += fmt::format(", validation loss {:.4f}", e.validation_loss);

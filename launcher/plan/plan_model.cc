@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -12,6 +11,7 @@
 #include "common/config/hostlist.h"
 #include "common/cpu/cpu_list.h"
 #include "launcher/console/console.h"
+#include "launcher/plan/host_memory.h"
 #include "launcher/plan/plan.h"
 #include "launcher/plan/plan_layout.h"
 
@@ -19,7 +19,6 @@ namespace sortie::launcher {
 namespace {
 
 constexpr std::int64_t kAssumedThreads = 8;
-constexpr double kGibibyte = 1 << 30;
 
 /// The OMP_NUM_THREADS that the runner will set; 0 = unknown.
 std::int64_t threads_of(const HostPlan& host, const RankPlan& rank) {
@@ -46,28 +45,6 @@ Threads find_threads(const config::JobConfig& job, const LaunchPlan& plan) {
     }
   if (found.assumed) found.most = std::max(found.most, kAssumedThreads);
   return found;
-}
-
-/// Warns about hosts with less memory than their ranks need.
-std::vector<std::string> too_small(const LaunchPlan& plan) {
-  std::vector<std::string> warnings;
-  if (!plan.model) return warnings;
-  // If the precision depends on the CPU, use the one that needs less.
-  std::int64_t least = std::numeric_limits<std::int64_t>::max();
-  for (const auto& memory : plan.model->cost.memory) least = std::min(least, memory.on_host());
-  for (const HostPlan& host : plan.hosts) {
-    const double needed = static_cast<double>(least) * static_cast<double>(host.ranks.size());
-    const auto there = static_cast<double>(host.memory_bytes);
-    if (host.memory_bytes == 0 || needed <= there) continue;
-    warnings.push_back(fmt::format(
-        "{}: {} rank{} of {:.1f} GiB need{} {:.1f} GiB, and it has {:.1f} GiB; lower "
-        "topology.micro_batch_size, set topology.activation_checkpointing_type = \"every_layer\", "
-        "or give it fewer slots",
-        host.name, host.ranks.size(), host.ranks.size() == 1 ? "" : "s",
-        static_cast<double>(least) / kGibibyte, host.ranks.size() == 1 ? "s" : "",
-        needed / kGibibyte, there / kGibibyte));
-  }
-  return warnings;
 }
 
 /// " (gpt2-124m with num_layers = 2)": a modified preset is never shown by its name alone.
@@ -127,7 +104,7 @@ Result<> plan_model(const config::JobConfig& job, const AskTrainer& ask, LaunchP
   }
   plan.beside_preset = config::beside_preset(job);
   if (plan.mesh) std::ranges::move(layout_warnings(plan), std::back_inserter(plan.model_warnings));
-  std::ranges::move(too_small(plan), std::back_inserter(plan.model_warnings));
+  std::ranges::move(memory_warnings(plan), std::back_inserter(plan.model_warnings));
   if (job.trainer.save_dir.empty())
     plan.model_warnings.emplace_back(
         "trainer.save_dir is not set: no checkpoint is written and nothing of this training is "

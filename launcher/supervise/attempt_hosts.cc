@@ -8,12 +8,14 @@
 
 #include "common/base/exit_code.h"
 #include "launcher/host/host_ready.h"
+#include "launcher/plan/host_memory.h"
 #include "launcher/supervise/attempt.h"
 
 namespace sortie::launcher {
 
 Result<> Attempt::take_ready(Host& host, const wire::JobReady& ready) {
   SORTIE_ASSIGN_OR_RETURN(HostFacts facts, check_ready(*host.plan, host.session->address(), ready));
+  SORTIE_TRY(check_memory(plan_, *host.plan, facts.memory_bytes));
   host.network = std::move(facts.network);
   host.machine_id = std::move(facts.machine_id);
   host.master_port = ready.master_port;

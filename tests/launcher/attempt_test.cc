@@ -7,6 +7,7 @@
 #include <csignal>
 
 #include "common/base/exit_code.h"
+#include "common/config/architectures.h"
 #include "common/wire/left_behind.h"
 #include "tests/launcher/launch.h"
 #include "tests/launcher/scripts.h"
@@ -88,6 +89,38 @@ TEST_CASE(
       CHECK(launch.runner(name).all<wire::Start>().empty());
       CHECK(launch.runner(name).closed_by_launcher);
     }
+  }
+}
+
+TEST_CASE("ranks that need more than twice the memory of their host are not started") {
+  for (const std::uint64_t gib : {0u, 5u, 4u}) {  // 0 = unknown
+    CAPTURE(gib);
+    Launch launch({{"h1", {0, 1}}, {"h2", {0, 1}}});
+    launch.job.runner.program.clear();
+    launch.job.model = config::find_preset("pythia-70m")->model;
+    launch.job.data.data_prefixes = {"/data/text"};
+    launch.job.topology.micro_batch_size = 1;
+    launch.job.trainer.save_dir = "/checkpoints";
+    launch.facts.trainer = "/opt/sortie-train";
+    launch.facts.ask_trainer = [](const CostQuestion&) -> Result<training::ModelCost> {
+      training::ModelCost cost;
+      cost.memory = {{"bf16", {{"weights", std::int64_t{9} << 30}}},
+                     {"f32", {{"weights", std::int64_t{4} << 30}, {"process", 1 << 30}}}};
+      return cost;
+    };
+    for (const char* name : {"h1", "h2"}) launch.host(name).script = succeed;
+    launch.host("h1").ready.memory_bytes = gib << 30;
+    launch.host("h2").ready.memory_bytes = std::uint64_t{64} << 30;
+    const Verdict verdict = launch.run();
+    CHECK(launch.events_named("started").size() == (gib == 4 ? 0 : 1));
+    CHECK(verdict.exit_code == (gib == 4 ? exit_code_for(ErrorCode::unsupported) : 0));
+    if (gib != 4) continue;
+    CHECK_MESSAGE(has(verdict.text,
+                      "2 ranks of 5.0 GiB need 10.0 GiB, and it has 4.0 GiB, less than "
+                      "half: the kernel would end these ranks, or other processes; weights, "
+                      "gradients and the optimizer's state of a rank take 4.0 GiB of it"),
+                  verdict.text);
+    for (const char* name : {"h1", "h2"}) CHECK(launch.runner(name).all<wire::Start>().empty());
   }
 }
 

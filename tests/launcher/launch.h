@@ -51,7 +51,7 @@ class Launch {
   launcher::Verdict run() {
     auto binary = launcher::RunnerBinary::open(dir / "runner");
     REQUIRE(binary);
-    auto plan = launcher::make_plan(job, hosts_, {});
+    auto plan = launcher::make_plan(job, hosts_, facts);
     REQUIRE(plan);
     auto folder = launcher::RunFolder::create(dir.path(), false);
     REQUIRE(folder);
@@ -121,6 +121,7 @@ class Launch {
   launcher::TransportRouter router{std::make_unique<Borrowed>(transport),
                                    std::make_unique<Borrowed>(transport)};
   config::JobConfig job;
+  launcher::LauncherFacts facts;
   std::vector<config::HostSlots> spares;
   std::function<Result<launcher::RunLoop::KnownHosts>()> known_hosts;
   launcher::RunLoop::Parts::Fitness fitness;

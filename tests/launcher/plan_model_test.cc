@@ -3,9 +3,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "common/config/architectures.h"
+#include "launcher/plan/host_memory.h"
 #include "launcher/plan/plan.h"
 #include "launcher/run/ask_trainer.h"
 #include "tests/support/temp_dir.h"
@@ -144,9 +146,32 @@ TEST_CASE("a host with less memory than its ranks need is warned of") {
   const LaunchPlan plan = *make_plan(job, kMixedHosts, machine(std::uint64_t{16} << 30));
   REQUIRE(plan.model_warnings.size() == 1);  // the memory of h2 is not known
   CHECK(has(plan.model_warnings[0], "localhost: 1 rank of "));
-  CHECK(has(plan.model_warnings[0], "and it has 16.0 GiB; lower topology.micro_batch_size"));
+  CHECK(has(plan.model_warnings[0],
+            "and it has 16.0 GiB; weights, gradients and the optimizer's state of a rank take "));
+  CHECK(has(plan.model_warnings[0],
+            ": share them out over more hosts with topology.parameter_sharding, "
+            "topology.tensor_parallel_size or topology.pipeline_parallel_size, or use a smaller "
+            "model"));
   CHECK(has(plan_text(plan), "  warning   localhost: 1 rank of "));
   CHECK(plan_json(plan)["warnings"][0] == plan.model_warnings[0]);
+}
+
+TEST_CASE("what a host with too little memory needs depends on what the memory is for") {
+  config::JobConfig job = training("gpt2-124m");
+  job.topology.micro_batch_size = 64;
+  const LaunchPlan plan = *make_plan(job, kMixedHosts, machine(std::uint64_t{6} << 30));
+  REQUIRE(plan.model_warnings.size() == 1);
+  CHECK(has(plan.model_warnings[0], "and it has 6.0 GiB; lower topology.micro_batch_size"));
+  const HostPlan& host = plan.hosts[0];
+  const auto need = static_cast<std::uint64_t>(
+      std::ranges::min(plan.model->cost.memory, {}, &training::ModelCost::Memory::on_host)
+          .on_host());
+  CHECK(check_memory(plan, host, 0));  // unknown
+  CHECK(check_memory(plan, host, need / 2 + 1));
+  const auto refused = check_memory(plan, host, need / 2 - 1);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == ErrorCode::unsupported);
+  CHECK(has(refused.error().message, ", less than half: the kernel would end these ranks"));
 }
 
 TEST_CASE("training that keeps nothing is warned of") {

@@ -162,6 +162,19 @@ Result<> run_void(std::string_view what, const fs::path& path, Call call) {
   return {};
 }
 
+/// renameat2; fails as on a file system without its flags if the fault says so.
+int rename_with(unsigned flags, const fs::path& from, const fs::path& to) {
+  if (!process_fault().no_exchange)
+    return ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags);
+  errno = EINVAL;
+  return -1;
+}
+
+/// Whether this error of renameat2 means that the file system does not know the flag.
+bool flag_is_unknown(int error) {
+  return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP;
+}
+
 }  // namespace
 
 Result<> set_fault(std::string_view specification) {
@@ -246,15 +259,27 @@ Result<> rename_path(const fs::path& from, const fs::path& to) {
   return {};
 }
 
+Result<bool> rename_if_absent(const fs::path& from, const fs::path& to) {
+  bool renamed = true;
+  SORTIE_TRY(run_void("rename", from, [&] {
+    int result = rename_with(RENAME_NOREPLACE, from, to);
+    if (result != 0 && flag_is_unknown(errno)) {
+      result = ::link(from.c_str(), to.c_str());
+      // If this fails, both names are left; remove_leftovers() of the store removes this one.
+      if (result == 0) static_cast<void>(::unlink(from.c_str()));
+    }
+    renamed = result == 0 || errno != EEXIST;
+    return renamed ? result : 0;
+  }));
+  if (renamed) observe({.kind = Operation::Kind::rename, .path = from, .to = to});
+  return renamed;
+}
+
 Result<bool> exchange_paths(const fs::path& a, const fs::path& b) {
   bool can = true;
   SORTIE_TRY(run_void("exchange", a, [&] {
-    int result = -1;
-    if (process_fault().no_exchange)
-      errno = EINVAL;
-    else
-      result = ::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE);
-    can = result == 0 || (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP);
+    const int result = rename_with(RENAME_EXCHANGE, a, b);
+    can = result == 0 || !flag_is_unknown(errno);
     return can ? result : 0;
   }));
   if (can) observe({.kind = Operation::Kind::exchange, .path = a, .to = b});

@@ -28,6 +28,10 @@ bool set_direct(const Fd& file, bool direct);
 Result<> sync_file(const Fd& file, const std::filesystem::path& path);
 Result<> close_file(Fd file, const std::filesystem::path& path);
 Result<> rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
+/// Renames a file unless something has the name `to`; returns false then, without any change. Of
+/// several processes that do so at once, one gets true. Where the file system has no such rename
+/// (NFS), a hard link is made, and `from` is removed.
+Result<bool> rename_if_absent(const std::filesystem::path& from, const std::filesystem::path& to);
 /// Exchanges two existing folders atomically. Returns false, without any change, if the file system
 /// does not support that (NFS).
 Result<bool> exchange_paths(const std::filesystem::path& a, const std::filesystem::path& b);
@@ -43,8 +47,9 @@ Result<> remove_tree(const std::filesystem::path& path);
 /// operation): "checkpoint:N:ACTION" acts at the N-th operation from now (from 1). ACTION: kill
 /// (SIGKILL to this process), stop (SIGSTOP to it), enospc, eio (that error), eintr (interrupted
 /// once), short (a write of half the bytes), delay (0.1 s). "checkpoint:noexchange": folders cannot
-/// be exchanged, as on NFS. "checkpoint:noread": every read_at() fails with EIO. Both alone, or
-/// with others, separated by commas. Empty = none. ErrorCode::usage for any other text.
+/// be exchanged, and rename_if_absent() makes a link, as on NFS. "checkpoint:noread": every
+/// read_at() fails with EIO. Both alone, or with others, separated by commas. Empty = none.
+/// ErrorCode::usage for any other text.
 Result<> set_fault(std::string_view specification);
 /// Number of operations since set_fault() or the start of the process.
 std::uint64_t operations();

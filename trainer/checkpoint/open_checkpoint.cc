@@ -14,7 +14,10 @@ Result<CheckpointReader> open_checkpoint(const std::filesystem::path& place, Che
   std::error_code ignored;
   if (std::filesystem::exists(place / kCommitFile, ignored))
     return CheckpointReader::open(place, depth, progress);
-  if (!std::filesystem::exists(place, ignored))
+  std::error_code error;
+  const bool there = std::filesystem::exists(place, error);
+  if (error) return std::unexpected(os_error(error.value(), place.string()));
+  if (!there)
     return fail(ErrorCode::checkpoint,
                 fmt::format("{}: no such folder; name a checkpoint, or the trainer.save_dir of a "
                             "training",

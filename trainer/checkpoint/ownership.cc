@@ -7,11 +7,13 @@
 
 #include <cerrno>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "common/base/atomic_file.h"
 #include "common/base/file_lock.h"
 #include "common/base/host_name.h"
 #include "common/base/json_text.h"
+#include "common/base/log.h"
 #include "trainer/checkpoint/file_ops.h"
 #include "trainer/checkpoint/lineage.h"
 #include "trainer/checkpoint/small_file.h"
@@ -63,11 +65,11 @@ Owner parse_owner(std::string_view text) {
   return owner;
 }
 
-/// Returns an empty owner if there is no such file. Opens it anew, so that network file systems ask
-/// the server.
-Result<Owner> read_owner(const fs::path& save_dir) {
+/// Returns nullopt if there is no such file. Opens it anew, so that network file systems ask the
+/// server.
+Result<std::optional<Owner>> read_owner(const fs::path& save_dir) {
   Result<std::string> text = read_file(save_dir / kLockFile, kMaxOwner);
-  if (!text && text.error().code == ErrorCode::not_found) return Owner{};
+  if (!text && text.error().code == ErrorCode::not_found) return std::nullopt;
   if (!text) return std::unexpected(std::move(text).error());
   return parse_owner(*text);
 }
@@ -100,7 +102,8 @@ Result<Fd> lock_present(const fs::path& save_dir, const Claimant& claimant) {
       if (is_named(lock, path)) return lock;
       continue;  // it was replaced meanwhile
     }
-    SORTIE_ASSIGN_OR_RETURN(const Owner holder, read_owner(save_dir));
+    SORTIE_ASSIGN_OR_RETURN(const std::optional<Owner> found, read_owner(save_dir));
+    const Owner holder = found.value_or(Owner{});
     if (is_later_attempt(claimant, holder.claimant)) return Fd();
     return fail(ErrorCode::checkpoint,
                 fmt::format("{}: another run saves there ({}); wait for it or set another "
@@ -117,6 +120,22 @@ std::unexpected<Error> taken_over(const fs::path& save_dir, const Owner& owner,
                           save_dir.string(), owner.text(), claimant.run_id, claimant.attempt));
 }
 
+struct WrittenClaim {
+  fs::path path;  // to be renamed to `.lock`
+  Fd lock;        // of that file
+};
+
+/// Writes a new file that names the owner, and locks it.
+Result<WrittenClaim> write_claim(const fs::path& save_dir, const Owner& owner) {
+  fs::path path = save_dir / fmt::format(".tmp-lock.{}", new_lineage());  // unique
+  SORTIE_TRY(write_small_file(path, to_text(owner)));
+  Fd lock(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  if (!lock) return std::unexpected(os_error(errno, "open " + path.string()));
+  if (!lock_file_or_none(lock.get(), LOCK_EX))
+    return std::unexpected(os_error(errno, "lock " + path.string()));
+  return WrittenClaim{std::move(path), std::move(lock)};
+}
+
 }  // namespace
 
 Ownership::Ownership(fs::path save_dir, Claimant claimant, std::string token, Fd lock)
@@ -131,29 +150,67 @@ Ownership Ownership::of(fs::path save_dir, Claimant claimant, std::string token)
 
 Result<Ownership> Ownership::claim(const fs::path& save_dir, const Claimant& claimant) {
   SORTIE_ASSIGN_OR_RETURN(const Fd before, lock_present(save_dir, claimant));
-  SORTIE_ASSIGN_OR_RETURN(const Owner owner, read_owner(save_dir));
-  if (is_later_attempt(owner.claimant, claimant)) return taken_over(save_dir, owner, claimant);
+  SORTIE_ASSIGN_OR_RETURN(const std::optional<Owner> owner, read_owner(save_dir));
+  if (owner && is_later_attempt(owner->claimant, claimant))
+    return taken_over(save_dir, *owner, claimant);
 
   const Owner self{claimant, new_lineage(), host_name(), ::getpid()};
-  const fs::path path = save_dir / kLockFile;
-  const fs::path written = save_dir / fmt::format(".tmp-lock.{}", self.token);
-  SORTIE_TRY(write_small_file(written, to_text(self)));
-  Fd lock(::open(written.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  if (!lock) return std::unexpected(os_error(errno, "open " + written.string()));
-  if (!lock_file_or_none(lock.get(), LOCK_EX))
-    return std::unexpected(os_error(errno, "lock " + written.string()));
-  SORTIE_TRY(file_ops::rename_path(written, path));
+  SORTIE_ASSIGN_OR_RETURN(WrittenClaim written, write_claim(save_dir, self));
+  SORTIE_TRY(file_ops::rename_path(written.path, save_dir / kLockFile));
   SORTIE_TRY(file_ops::sync_dir(save_dir));
-  Ownership ownership(save_dir, claimant, self.token, std::move(lock));
+  Ownership ownership(save_dir, claimant, self.token, std::move(written.lock));
   // Without a file to lock two processes may have claimed at once: the last one owns the folder.
   SORTIE_TRY(ownership.check());
   return ownership;
 }
 
 Result<> Ownership::check() const {
-  SORTIE_ASSIGN_OR_RETURN(const Owner owner, read_owner(save_dir_));
-  if (owner.token == token_) return {};
-  return taken_over(save_dir_, owner, claimant_);
+  SORTIE_ASSIGN_OR_RETURN(const std::optional<Owner> owner, read_owner(save_dir_));
+  if (!owner)
+    return fail(ErrorCode::checkpoint,
+                fmt::format("{}: the folder or its {} was removed, so that it has no owner; "
+                            "this process must not commit there",
+                            save_dir_.string(), kLockFile));
+  if (owner->token == token_) return {};
+  return taken_over(save_dir_, *owner, claimant_);
+}
+
+Result<> Ownership::check_not_taken() const {
+  SORTIE_ASSIGN_OR_RETURN(const std::optional<Owner> owner, read_owner(save_dir_));
+  if (!owner || owner->token == token_) return {};
+  return taken_over(save_dir_, *owner, claimant_);
+}
+
+Result<> Ownership::keep() {
+  SORTIE_ASSIGN_OR_RETURN(const std::optional<Owner> owner, read_owner(save_dir_));
+  if (!owner && lock_) SORTIE_TRY(claim_again());
+  return check();
+}
+
+/// Puts `.lock` back, with the same token: the other processes of the attempt know it. Whoever has
+/// claimed the folder since keeps it, because the file is not replaced; check() then fails.
+Result<> Ownership::claim_again() {
+  std::error_code error;
+  const bool made = fs::create_directories(save_dir_, error);
+  if (error)
+    return fail(ErrorCode::io, fmt::format("create {}, which was removed during the run: {}",
+                                           save_dir_.string(), error.message()));
+  SORTIE_ASSIGN_OR_RETURN(WrittenClaim written,
+                          write_claim(save_dir_, {claimant_, token_, host_name(), ::getpid()}));
+  SORTIE_ASSIGN_OR_RETURN(const bool placed,
+                          file_ops::rename_if_absent(written.path, save_dir_ / kLockFile));
+  if (!placed) return file_ops::remove_tree(written.path);
+  SORTIE_TRY(file_ops::sync_dir(save_dir_));
+  lock_ = std::move(written.lock);
+  if (made)
+    log::warning(
+        "{}: the folder was removed or moved during the run, with the checkpoints in it; it was "
+        "made again, and the next checkpoint is saved there",
+        save_dir_.string());
+  else
+    log::warning("{}: its {} was removed during the run; the folder was claimed again",
+                 save_dir_.string(), kLockFile);
+  return {};
 }
 
 }  // namespace sortie::trainer

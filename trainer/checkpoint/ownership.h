@@ -6,6 +6,9 @@
 // rank that was stopped, a host that was cut off and returns) commits nothing any more. README.md
 // says why that holds between any two system calls.
 //
+// If `.lock` is removed during a run, alone or with the whole folder, its claimant claims the
+// folder again at the next save, with the same token, unless another process has done so first.
+//
 // On one machine, or on file systems that support flock between hosts, the file is locked as well:
 // then two independent runs do not take the folder from each other. A later attempt of the same run
 // does not wait for the lock of an earlier one.
@@ -39,10 +42,18 @@ class Ownership {
 
   /// ErrorCode::checkpoint if the folder has another owner by now, or none.
   Result<> check() const;
+  /// ErrorCode::checkpoint if the folder has another owner by now; no error if it has none.
+  Result<> check_not_taken() const;
+  /// The same as check(), but if the folder or its `.lock` was removed, and no other process has
+  /// claimed it since, makes the folder and claims it again, with a warning. The claim of another
+  /// process (of()) is never renewed: on its host the folder may be a different one. Not for two
+  /// threads at once.
+  Result<> keep();
   const std::string& token() const { return token_; }
 
  private:
   Ownership(std::filesystem::path save_dir, Claimant claimant, std::string token, Fd lock);
+  Result<> claim_again();
 
   std::filesystem::path save_dir_;
   Claimant claimant_;

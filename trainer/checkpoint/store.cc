@@ -116,7 +116,7 @@ Result<fs::path> CheckpointStore::begin(std::int64_t step, std::uint64_t expecte
   // A unique name, so that no other save, not even one of a dead run, writes into it.
   const fs::path folder =
       save_dir_ / fmt::format("{}{}.{}", kTemporary, checkpoint_name(step), new_lineage());
-  SORTIE_TRY(ownership_.check());
+  SORTIE_TRY(ownership_.keep());
   SORTIE_TRY(remove_leftovers());
   SORTIE_TRY(check_free_space(save_dir_, expected_bytes));
   SORTIE_TRY(file_ops::make_dir(folder));
@@ -161,7 +161,7 @@ Result<fs::path> CheckpointStore::commit(const fs::path& folder, Manifest manife
 
   // A process that claims the folder after this moves ours away before it looks for checkpoints:
   // the rename then fails, or has happened before.
-  SORTIE_TRY(ownership_.check());
+  SORTIE_TRY(ownership_.keep());
   const fs::path target = save_dir_ / checkpoint_name(manifest.step);
   std::error_code ignored;
   if (fs::exists(target, ignored)) {
@@ -181,7 +181,7 @@ Result<fs::path> CheckpointStore::commit(const fs::path& folder, Manifest manife
     SORTIE_TRY(file_ops::sync_dir(save_dir_));
   }
   // A process that was superseded in between must not report a checkpoint, nor prune any.
-  SORTIE_TRY(ownership_.check());
+  SORTIE_TRY(ownership_.keep());
   return target;
 }
 
@@ -205,7 +205,7 @@ Result<> CheckpointStore::abandon(const fs::path& folder) {
 }
 
 Result<> CheckpointStore::discard(const fs::path& folder) {
-  SORTIE_TRY(ownership_.check());
+  SORTIE_TRY(ownership_.keep());
   // Renamed first: a partly removed folder must never look like a checkpoint.
   const fs::path trash = trash_name(save_dir_, folder.filename().string());
   SORTIE_TRY(file_ops::rename_path(folder, trash));

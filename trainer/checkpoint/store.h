@@ -35,8 +35,10 @@ class CheckpointStore {
   static CheckpointStore join(const std::filesystem::path& save_dir, const Claimant& claimant,
                               const std::string& token);
 
-  /// Creates a new folder for the shards of a step. Fails at once, and not only at the end, if
-  /// `expected_bytes` of all ranks, and some to spare, are not free on the file system.
+  /// Creates a new folder for the shards of a step. If the save folder or its `.lock` was removed
+  /// since it was opened, makes and claims it again, with a warning; so does commit(). Fails at
+  /// once, and not only at the end, if `expected_bytes` of all ranks, and some to spare, are not
+  /// free on the file system.
   Result<std::filesystem::path> begin(std::int64_t step, std::uint64_t expected_bytes);
   /// The same for one of several processes of this attempt that cannot communicate any more: only
   /// the first one to call it for a step gets a folder, the others nullopt.
@@ -81,6 +83,8 @@ class CheckpointStore {
 
   /// Whether this process may still commit here.
   Result<> check_owner() const { return ownership_.check(); }
+  /// ErrorCode::checkpoint if another process owns the folder by now.
+  Result<> check_not_taken() const { return ownership_.check_not_taken(); }
   const std::string& token() const { return ownership_.token(); }
   const std::filesystem::path& save_dir() const { return save_dir_; }
 

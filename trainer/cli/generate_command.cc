@@ -8,6 +8,7 @@
 
 #include "common/base/exit_code.h"
 #include "common/base/print_stderr.h"
+#include "common/cli/command_line.h"
 #include "trainer/cli/load_checkpoint.h"
 #include "trainer/inference/generate.h"
 #include "trainer/loop/rank_context.h"
@@ -73,7 +74,8 @@ Result<> run(const GenerateOptions& options) {
                               token, model.shape().vocab_size));
   if (prompt.empty())
     return fail(ErrorCode::usage,
-                "--prompt: the text is empty; the model needs a token to start from");
+                "--prompt: the text is empty, and the tokenizer puts no special token before a "
+                "text that the model could start from; give a text");
   SamplingOptions sampling = options.sampling;
   SORTIE_ASSIGN_OR_RETURN(sampling.stop_tokens, loaded->stop_tokens(*tokenizer));
   sampling.cache = !options.no_cache;
@@ -108,7 +110,8 @@ void add_generate_command(CLI::App& app, int& exit_code) {
       ->required();
   command->add_option("--tokenizer", options->tokenizer,
                       "byte | sentencepiece:FILE | hf:FILE; default: the one in the checkpoint");
-  command->add_option("--prompt", options->prompt, "Text to continue")->capture_default_str();
+  command->add_option("--prompt", options->prompt, "Text to continue; default: a newline")
+      ->type_name(cli::kTextOrNone);
   command->add_option("--max-tokens", options->sampling.max_tokens, "Tokens to add")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();

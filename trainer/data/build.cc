@@ -68,9 +68,16 @@ class Builder {
 
   std::string manifest_path() const { return options_.output + ".json"; }
 
-  /// Refuses the name of a folder: the files in it would be hidden ones, .bin, .idx and .json.
+  /// Refuses the name of a token file, which no config accepts, and the name of a folder: the files
+  /// in it would be hidden ones, .bin, .idx and .json.
   Result<> check_output_name() const {
     const std::filesystem::path name = std::filesystem::path(options_.output).filename();
+    if (options_.output.ends_with(".bin") || options_.output.ends_with(".idx"))
+      return fail(
+          ErrorCode::usage,
+          fmt::format("--output {}: one of the files, but it is the beginning of their "
+                      "names, which get .bin and .idx; write {}",
+                      options_.output, options_.output.substr(0, options_.output.size() - 4)));
     if (!name.empty() && name != "." && name != "..") return {};
     return fail(
         ErrorCode::usage,

@@ -60,7 +60,8 @@ struct BuildResult {
 /// floor((i + 1) * v / (t + v)) > floor(i * v / (t + v)); with 99,1 every 100th does.
 /// Equal inputs give byte-identical files. PREFIX.json (see README.md) is written last; an old one
 /// is removed before the first file is replaced.
-/// ErrorCode::usage if one of the files exists, unless `overwrite`; ErrorCode::data if one is an
+/// ErrorCode::usage if the output is no prefix (a folder, or a name that ends in .bin or .idx), or
+/// if one of the files exists, unless `overwrite`; ErrorCode::data if one is an
 /// input.
 Result<BuildResult> build_token_files(const BuildOptions& options, const Tokenizer& tokenizer);
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -16,7 +17,8 @@
 namespace sortie::trainer {
 
 /// `Item` and `Output` must be movable. One thread calls the source, in order. At most 4 * threads
-/// + 4 items are held at a time, which bounds the memory.
+/// + 4 items are held at a time, which bounds the memory. next() throws what the source or the work
+/// has thrown.
 template <class Item, class Output>
 class OrderedPool {
  public:
@@ -29,19 +31,17 @@ class OrderedPool {
 
   OrderedPool(Source source, Work work, int threads)
       : source_(std::move(source)), work_(std::move(work)), most_(4 * threads + 4) {
-    threads_.emplace_back([this] { read_items(); });
-    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work_items(); });
+    try {
+      threads_.emplace_back([this] { read_items(); });
+      for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work_items(); });
+    } catch (...) {  // a thread could not be started
+      stop();
+      throw;
+    }
   }
   OrderedPool(const OrderedPool&) = delete;
   OrderedPool& operator=(const OrderedPool&) = delete;
-  ~OrderedPool() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopped_ = true;
-    }
-    changed_.notify_all();
-    threads_.clear();  // joins
-  }
+  ~OrderedPool() { stop(); }
 
   enum class State { ready, pending, ended };
   /// Returns whether next() can return at once; blocks up to `patience` until it can. Returns
@@ -63,6 +63,7 @@ class OrderedPool {
       if (taken_ > 0) --taken_;  // the source's error can be at the front without being taken
     }
     changed_.notify_all();
+    if (job->thrown) std::rethrow_exception(job->thrown);
     if (!job->output->has_value()) return std::unexpected(std::move(*job->output).error());
     return Finished{std::move(*job->item), std::move(**job->output)};
   }
@@ -71,14 +72,38 @@ class OrderedPool {
   struct Job {
     std::optional<Item> item;  // nullopt: the source failed
     std::optional<Result<Output>> output;
+    std::exception_ptr thrown{};  // instead of the output
+    bool done() const { return output || thrown; }
   };
+
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopped_ = true;
+    }
+    changed_.notify_all();
+    threads_.clear();  // joins
+  }
 
   State state() const {
     if (jobs_.empty()) return read_all_ ? State::ended : State::pending;
-    return jobs_.front()->output ? State::ready : State::pending;
+    return jobs_.front()->done() ? State::ready : State::pending;
   }
 
   void read_items() {
+    auto last = std::make_unique<Job>();  // for what the source throws, perhaps for lack of memory
+    try {
+      read_all_items();
+    } catch (...) {
+      last->thrown = std::current_exception();
+      const std::lock_guard lock(mutex_);
+      jobs_.push_back(std::move(last));
+      read_all_ = true;
+    }
+    changed_.notify_all();
+  }
+
+  void read_all_items() {
     for (bool more = true; more;) {
       {
         std::unique_lock lock(mutex_);
@@ -114,10 +139,17 @@ class OrderedPool {
         job = jobs_[taken_++].get();
         if (!job->item) continue;
       }
-      Result<Output> output = work_(*job->item);
+      std::optional<Result<Output>> output;
+      std::exception_ptr thrown;
+      try {
+        output = work_(*job->item);
+      } catch (...) {
+        thrown = std::current_exception();
+      }
       {
         const std::lock_guard lock(mutex_);
         job->output = std::move(output);
+        job->thrown = thrown;
       }
       changed_.notify_all();
     }

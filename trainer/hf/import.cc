@@ -8,12 +8,14 @@
 #include <map>
 
 #include "common/base/atomic_file.h"
+#include "common/base/log.h"
 #include "common/config/load.h"
 #include "trainer/checkpoint/find.h"
 #include "trainer/checkpoint/lineage.h"
 #include "trainer/checkpoint/store.h"
 #include "trainer/checkpoint/weight_types.h"
 #include "trainer/storage/make_folder.h"
+#include "trainer/tokenizer/tokenizer.h"
 
 namespace sortie::trainer {
 namespace {
@@ -43,6 +45,38 @@ std::map<const Parameter*, StorageType> parameter_types(const OpenedModel& opene
     if (!first && place->second != opened.types[i]) place->second = StorageType::f32;
   }
   return types;
+}
+
+/// Checks the tokenizer that the checkpoint will use: find_stored_tokenizer() takes the first of
+/// the two files. One that is damaged is an error; one of a kind that Sortie does not support a
+/// warning, because the weights are of use without it.
+Result<> check_tokenizer(const OpenedModel& opened) {
+  const auto is_one = [&](const char* name) {
+    return std::ranges::any_of(hf_assets(opened.assets),
+                               [&](const fs::path& file) { return file.filename() == name; });
+  };
+  const bool json = is_one("tokenizer.json");
+  if (!json && !is_one("tokenizer.model")) return {};
+  const fs::path file = opened.assets / (json ? "tokenizer.json" : "tokenizer.model");
+  const auto tokenizer = json ? load_hf_tokenizer(file) : load_sentencepiece(file);
+  if (!tokenizer && tokenizer.error().code == ErrorCode::unsupported) {
+    log::warning(
+        "{}; `generate`, `eval` and `data build` can not use this tokenizer, and the weights are "
+        "imported without it",
+        tokenizer.error().message);
+    return {};
+  }
+  if (!tokenizer)
+    return fail(ErrorCode::data,
+                fmt::format("{}; or move the file away to import the weights alone",
+                            tokenizer.error().message));
+  const std::int64_t ids = (*tokenizer)->vocab_size(), rows = opened.config.vocab_size;
+  if (ids > rows)
+    log::warning(
+        "{}: it has {} ids, and the model has {}: texts with the others can not be used; is it "
+        "the tokenizer of this model?",
+        file.string(), ids, rows);
+  return {};
 }
 
 }  // namespace
@@ -87,8 +121,15 @@ Result<> carry_import_notes(const fs::path& from, const fs::path& to) {
 
 Result<ImportReport> import_hf(const fs::path& source, const fs::path& out,
                                const OnProgress& progress) {
-  std::error_code ignored;
-  if (!HfFolder::is_one(source) && !fs::is_regular_file(source, ignored))
+  std::error_code problem;
+  const bool there = fs::exists(source, problem);
+  if (problem) return std::unexpected(os_error(problem.value(), source.string()));
+  if (!there)
+    return fail(ErrorCode::not_found,
+                fmt::format("{}: no such file or folder; name a Hugging Face model folder, or a "
+                            "file of llm.c",
+                            source.string()));
+  if (!HfFolder::is_one(source) && !fs::is_regular_file(source, problem))
     return fail(
         ErrorCode::not_found,
         fmt::format("{}: neither a Hugging Face model folder (no config.json) nor a file of "
@@ -97,6 +138,7 @@ Result<ImportReport> import_hf(const fs::path& source, const fs::path& out,
   SORTIE_TRY(check_has_no_checkpoint(out));
   SORTIE_ASSIGN_OR_RETURN(const StoredModel found, find_model(source));
   const OpenedModel& opened = found.opened;
+  SORTIE_TRY(check_tokenizer(opened));
   SORTIE_ASSIGN_OR_RETURN(CheckpointStore store, CheckpointStore::open(out, {"import"}));
   std::vector<PieceToWrite> pieces;
   std::uint64_t bytes = 0;

@@ -19,7 +19,9 @@ struct ImportReport {
 };
 /// Creates a checkpoint of step 0 in `out`, from which training can start
 /// (trainer.load_weights_from). Weights keep their types in it; training holds them in f32.
-/// `source` is a folder or a file of llm.c. ErrorCode::usage if `out` already has a checkpoint.
+/// `source` is a folder or a file of llm.c. ErrorCode::usage if `out` already has a checkpoint;
+/// ErrorCode::data if the folder's tokenizer is damaged. Warns of a tokenizer of a kind that is not
+/// supported, or with more ids than the model.
 Result<ImportReport> import_hf(const std::filesystem::path& source,
                                const std::filesystem::path& out, const OnProgress& progress = {});
 

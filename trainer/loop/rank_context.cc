@@ -9,6 +9,7 @@
 
 #include "common/base/environment.h"
 #include "common/base/host_name.h"
+#include "trainer/parallel/engine.h"
 
 namespace sortie::trainer {
 namespace {
@@ -46,6 +47,7 @@ Result<RankContext> rank_context_from_environment() {
   SORTIE_ASSIGN_OR_RETURN(context.timed_products, number("SORTIE_TIMED_PRODUCTS", 8, 1, 64));
   SORTIE_ASSIGN_OR_RETURN(context.sites, number("SORTIE_SITES", 0, 0, kMaxRanks));
   SORTIE_ASSIGN_OR_RETURN(context.site_index, number("SORTIE_SITE_INDEX", 0, 0, kMaxRanks));
+  SORTIE_TRY(read_communication_limit());  // read where an error would end the rank
   context.site = environment_variable("SORTIE_SITE");
   if (context.sites > 0 && context.site.empty())
     return fail(ErrorCode::config,

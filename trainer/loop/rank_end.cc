@@ -7,18 +7,14 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
-#include <new>
 #include <nlohmann/json.hpp>
-#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "common/base/exit_code.h"
 #include "common/base/print_stderr.h"
+#include "trainer/loop/exception_error.h"
 #include "trainer/loop/signals.h"
-#include "trainer/tensor/allocator.h"
-#include "trainer/tensor/device_memory.h"
-#include "trainer/tensor/device_module.h"
 
 namespace sortie::trainer {
 namespace {
@@ -31,51 +27,20 @@ constexpr std::chrono::milliseconds kAfterRank0{100};
 
 std::atomic<RankEnd*> current{nullptr};
 
-std::string unexpected(const std::exception& error) {
-  return fmt::format("unexpected exception: {}; please report it with this message", error.what());
-}
-
 Error error_of(const std::exception_ptr& exception, std::int64_t planned_on_gpu) {
-  try {
-    std::rethrow_exception(exception);
-  } catch (const CommunicatorError& error) {
-    return {ErrorCode::lost, fmt::format("communication between ranks broke: {}", error.what())};
-  } catch (const OutOfMemory& error) {
-    const bool gpu = memory_is_apart(error.device());
-    return {ErrorCode::unsupported,
-            fmt::format("out of memory: {}{}; lower topology.micro_batch_size, set "
-                        "topology.activation_checkpointing_type = \"every_layer\", {}",
-                        error.what(),
-                        gpu && planned_on_gpu > 0
-                            ? fmt::format(" (planned: {} MiB in all, see `sortie-train plan`)",
-                                          planned_on_gpu >> 20)
-                            : "",
-                        gpu ? "share weights and the optimizer's state out with "
-                              "topology.parameter_sharding, or use more ranks for each model"
-                            : "or put fewer ranks on the host")};
-  } catch (const DeviceError& error) {
-    return {
-        ErrorCode::internal,
-        fmt::format("{}; look for what the driver says of it: `dmesg`, nvidia-smi", error.what())};
-  } catch (const std::bad_alloc& error) {
-    return {ErrorCode::unsupported,
-            fmt::format("out of memory: {}; lower topology.micro_batch_size, set "
-                        "topology.activation_checkpointing_type = \"every_layer\", or put fewer "
-                        "ranks on the host",
-                        error.what())};
-  } catch (const std::system_error& error) {
-    if (error.code() != std::errc::resource_unavailable_try_again)
-      return {ErrorCode::internal, unexpected(error)};
-    return {ErrorCode::unsupported,
-            fmt::format("a thread could not be started: {}; the host has no memory for it, or the "
-                        "limit of processes is reached (ulimit -u, pids.max of the cgroup): raise "
-                        "it, or put fewer ranks on the host",
-                        error.code().message())};
-  } catch (const std::exception& error) {
-    return {ErrorCode::internal, unexpected(error)};
-  } catch (...) {
-    return {ErrorCode::internal, "unexpected exception of an unknown type; please report it"};
-  }
+  const std::string less =
+      "lower topology.micro_batch_size, set topology.activation_checkpointing_type = "
+      "\"every_layer\", ";
+  return error_of_exception(
+      exception,
+      {.memory = less + "or put fewer ranks on the host",
+       .gpu_memory = less + "share weights and the optimizer's state out with "
+                            "topology.parameter_sharding, or use more ranks for each model",
+       .gpu_need = planned_on_gpu > 0
+                       ? fmt::format(" (planned: {} MiB in all, see `sortie-train plan`)",
+                                     planned_on_gpu >> 20)
+                       : "",
+       .threads = "put fewer ranks on the host"});
 }
 
 }  // namespace

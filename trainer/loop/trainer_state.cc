@@ -37,7 +37,7 @@ Result<> Trainer::report_saves(const std::vector<Checkpointer::Outcome>& outcome
     const bool best = outcome.series == Checkpointer::Series::best;
     if (!outcome.saved) {
       // If a later attempt of the run continues elsewhere, nothing that is done here counts.
-      SORTIE_TRY(checkpointer_.check_owner());
+      SORTIE_TRY(checkpointer_.check_not_taken());
       if (best) restore_best(outcome.step);
       if (last && !best) return std::unexpected(outcome.saved.error());
       report_.note(fmt::format("step {}: no checkpoint{}, training continues: {}", outcome.step,

@@ -106,13 +106,9 @@ bool started_by_mpirun(const RankContext& rank) {
 
 Result<std::chrono::milliseconds> meeting_limit() {
   constexpr std::chrono::hours kNoLimit{24 * 365};
-  try {
-    const std::chrono::duration<double> limit = communication_limit();
-    return limit.count() > 0 ? std::chrono::duration_cast<std::chrono::milliseconds>(limit)
-                             : std::chrono::milliseconds(kNoLimit);
-  } catch (const CommunicatorError& error) {
-    return fail(ErrorCode::config, error.what());
-  }
+  SORTIE_ASSIGN_OR_RETURN(const std::chrono::duration<double> limit, read_communication_limit());
+  return limit.count() > 0 ? std::chrono::duration_cast<std::chrono::milliseconds>(limit)
+                           : std::chrono::milliseconds(kNoLimit);
 }
 
 Result<std::unique_ptr<Communicator>> meet_before_world(const std::string& wanted,

@@ -11,7 +11,7 @@
 namespace sortie::trainer {
 
 /// Time that ranks wait for each other at the start: SORTIE_COMM_TIMEOUT; a year if that is 0, no
-/// limit. ErrorCode::config if it is not a number.
+/// limit. ErrorCode::config as read_communication_limit().
 Result<std::chrono::milliseconds> meeting_limit();
 
 /// Connects the ranks whatever their devices are, so that they can compare these where there is no

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <charconv>
-#include <cmath>
 #include <cstdlib>
 #include <exception>
 #include <limits>
@@ -17,20 +16,28 @@ namespace {
 
 using EngineClock = std::chrono::steady_clock;
 constexpr double kDefaultLimit = 1800.0;
+constexpr double kMostSeconds = 365.0 * 24 * 3600;  // far from an overflow of a duration
 
 }  // namespace
 
-std::chrono::duration<double> communication_limit() {
+Result<std::chrono::duration<double>> read_communication_limit() {
   const char* text = std::getenv("SORTIE_COMM_TIMEOUT");
   if (text == nullptr || *text == '\0') return std::chrono::duration<double>(kDefaultLimit);
   double seconds = 0;
   const char* end = text + std::char_traits<char>::length(text);
   const auto [stop, error] = std::from_chars(text, end, seconds);
-  if (error != std::errc() || stop != end || !(seconds >= 0) || !std::isfinite(seconds))
-    throw CommunicatorError(fmt::format(
-        "environment: SORTIE_COMM_TIMEOUT='{}': a number of seconds is expected (0: no limit)",
-        text));
+  if (error != std::errc() || stop != end || !(seconds >= 0) || !(seconds <= kMostSeconds))
+    return fail(ErrorCode::config,
+                fmt::format("environment: SORTIE_COMM_TIMEOUT='{}': a number of seconds from 0 (no "
+                            "limit) to {:.0f} is expected",
+                            text, kMostSeconds));
   return std::chrono::duration<double>(seconds);
+}
+
+std::chrono::duration<double> communication_limit() {
+  const auto limit = read_communication_limit();
+  if (!limit) throw CommunicatorError(limit.error().message);
+  return *limit;
 }
 
 namespace {
@@ -76,7 +83,8 @@ bool waits_given_up() {
 }
 
 Engine::Engine(std::unique_ptr<Transport> transport)
-    : transport_(std::move(transport)), limit_(communication_limit()) {
+    : transport_(std::move(transport)),
+      limit_(transport_->size() > 1 ? communication_limit() : std::chrono::duration<double>(0)) {
   unordered_.active = std::numeric_limits<std::size_t>::max();
   add(unordered_);
 }

@@ -14,12 +14,15 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/result.h"
 #include "trainer/parallel/operation.h"
 
 namespace sortie::trainer {
 
-/// Value of SORTIE_COMM_TIMEOUT, 1800 s if unset; 0 = no limit. Throws CommunicatorError if it is
-/// not a number of seconds.
+/// Value of SORTIE_COMM_TIMEOUT, 1800 s if unset; 0 = no limit. ErrorCode::config unless it is a
+/// number of seconds up to a year.
+Result<std::chrono::duration<double>> read_communication_limit();
+/// The same; throws CommunicatorError.
 std::chrono::duration<double> communication_limit();
 
 /// The operation that the rank's thread has waited for in vain for a second, for other threads.
@@ -49,7 +52,7 @@ class Engine {
     std::deque<std::shared_ptr<Operation>> operations;
   };
 
-  /// Reads SORTIE_COMM_TIMEOUT; throws CommunicatorError if it is not a number of seconds.
+  /// With several ranks, reads SORTIE_COMM_TIMEOUT; throws CommunicatorError if it is invalid.
   explicit Engine(std::unique_ptr<Transport> transport);
 
   Transport& transport() { return *transport_; }

@@ -174,8 +174,8 @@ class Checkpointer {
   /// since.
   Result<BestValidation> kept_best() const;
 
-  /// Rank 0: whether this process may still commit to save_dir.
-  Result<> check_owner() const { return folder_ ? folder_->check_owner() : Result<>(); }
+  /// Rank 0: ErrorCode::checkpoint if another process owns save_dir by now.
+  Result<> check_not_taken() const { return folder_ ? folder_->check_not_taken() : Result<>(); }
 
   /// The best checkpoint is in save_dir/best, the only one there; keep_last does not count it.
   enum class Series { regular, best };

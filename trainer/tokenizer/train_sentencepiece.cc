@@ -167,6 +167,19 @@ std::string without_place(const std::string& message) {
   return end == std::string::npos ? message : message.substr(end + 2);
 }
 
+/// The smallest vocabulary that the library accepts for the text, if its message names one:
+/// "Vocabulary size is smaller than required_chars. 300 vs 345. Increase vocab_size or ..."
+std::optional<std::int64_t> least_vocabulary(std::string_view message) {
+  constexpr std::string_view kVersus = " vs ";
+  const std::size_t reason = message.find("smaller than required_chars");
+  const std::size_t versus = message.find(kVersus, reason);
+  std::int64_t least = 0;
+  if (reason == message.npos || versus == message.npos) return std::nullopt;
+  const std::string_view number = message.substr(versus + kVersus.size());
+  const auto read = std::from_chars(number.data(), number.data() + number.size(), least);
+  return read.ec == std::errc() ? std::optional(least) : std::nullopt;
+}
+
 }  // namespace
 
 Result<LeftOutText> train_sentencepiece(const SentencepieceTraining& training) {
@@ -197,6 +210,11 @@ Result<LeftOutText> train_sentencepiece(const SentencepieceTraining& training) {
   }();
   if (lines.error()) return std::unexpected(*lines.error());
   if (!lines.has_text()) return std::unexpected(no_text(lines.left_out()));
+  if (const auto least = status.ok() ? std::nullopt : least_vocabulary(status.ToString()))
+    return fail(ErrorCode::usage,
+                fmt::format("--vocab-size {}: too small: the characters of the text, the bytes and "
+                            "the marks take {} ids; use {} or more",
+                            training.vocab_size, *least, *least));
   if (!status.ok())
     return fail(ErrorCode::data,
                 fmt::format("sentencepiece refused {} with a vocabulary of {}: {}; use more "

@@ -148,6 +148,13 @@ TEST_CASE("a run that has nothing left to train names no loss that it does not h
   done.step = done.steps = 20;
   done.seconds = 0;
   CHECK(event_line(done) == "trained to step 20 of 20, peak memory 0B a rank");
+  // A config whose train_iterations were lowered.
+  start.step = done.step = 30;
+  done.loss = 1.5;
+  CHECK(event_line(start) ==
+        "nothing to train: step 30 is past the last step 20; no checkpoints: trainer.save_dir is "
+        "not set");
+  CHECK(event_line(done) == "already past step 20: at step 30, peak memory 0B a rank");
 }
 
 }  // namespace

@@ -10,7 +10,9 @@
 #include <csignal>
 #include <string>
 
+#include "tests/support/captured_stderr.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/text.h"
 #include "tests/support/without_call.h"
 #include "tests/trainer/checkpoint/checkpoint_fixture.h"
 #include "trainer/checkpoint/file_ops.h"
@@ -262,6 +264,100 @@ TEST_CASE("of the processes of an attempt whose first one is gone, one saves a s
   CHECK_FALSE(b.commit(**other_step, test_job::manifest_of(5),
                        {ShardInfo{"shard-00000-of-00001.safetensors", 1, "", {}}}));
   CHECK(newest_committed(dir.path()) == 4);
+}
+
+TEST_CASE("a save folder that was removed during the run is made and claimed again") {
+  for (const bool links : {false, true}) {  // with links, as on NFS
+    CAPTURE(links);
+    test::ScopedTempDir dir;
+    const fs::path folder = dir / "save";
+    auto store = CheckpointStore::open(folder, attempt(1));
+    REQUIRE(store);
+    REQUIRE(test_job::save(*store, 1));
+    const test::CapturedStderr stderr_text;
+    REQUIRE(file_ops::set_fault(links ? "checkpoint:noexchange" : ""));
+    fs::remove_all(folder);
+    const auto saved = test_job::save(*store, 2);
+    REQUIRE(file_ops::set_fault(""));
+    REQUIRE_MESSAGE(saved, (saved ? "" : saved.error().message));
+    CHECK(test::has(stderr_text.text(), folder.string() + ": the folder was removed or moved"));
+    CHECK(newest_committed(folder) == 2);
+    CHECK(store->check_owner());
+    std::size_t entries = 0;
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      CAPTURE(entry.path().string());
+      ++entries;
+    }
+    CHECK(entries == 2);  // .lock and the checkpoint
+    const auto other = CheckpointStore::open(folder, {"run-2", 1});
+    REQUIRE_FALSE(other);  // the new .lock is locked, too
+    CHECK(test::has(other.error().message, "another run saves there (run run-1, attempt 1"));
+    // The other processes of the attempt know the token.
+    CHECK(CheckpointStore::join(folder, attempt(1), store->token()).check_owner());
+  }
+}
+
+TEST_CASE("a .lock that was removed during a save is put back, unless another run has claimed") {
+  test::ScopedTempDir dir;
+  auto store = CheckpointStore::open(dir.path(), attempt(1));
+  REQUIRE(store);
+  REQUIRE(test_job::save(*store, 1));
+  {
+    const test::CapturedStderr stderr_text;
+    const auto folder = store->begin(2, 10'000);
+    REQUIRE(folder);
+    const ShardInfo whole = *test_job::write_one(*folder, 2, 0, 1);
+    fs::remove(dir / ".lock");
+    CHECK(store->check_not_taken());
+    const auto saved = store->commit(*folder, test_job::manifest_of(2), {whole});
+    REQUIRE_MESSAGE(saved, (saved ? "" : saved.error().message));
+    CHECK(test::has(stderr_text.text(), ": its .lock was removed during the run"));
+    CHECK(fs::exists(dir / "step-00000001"));
+  }
+  fs::remove(dir / ".lock");
+  REQUIRE(CheckpointStore::open(dir.path(), {"run-2", 1}));  // ends at once, but has claimed
+  const auto refused = test_job::save(*store, 3);
+  REQUIRE_FALSE(refused);
+  CHECK(test::has(refused.error().message, "it now belongs to run run-2, attempt 1"));
+  CHECK_FALSE(store->check_not_taken());
+  CHECK(newest_committed(dir.path()) == 2);
+}
+
+TEST_CASE("of two claims of a folder without .lock, the one that is put there first counts") {
+  for (const std::string fault : {"", "checkpoint:noexchange"}) {
+    CAPTURE(fault);
+    test::ScopedTempDir dir;
+    auto store = CheckpointStore::open(dir.path(), attempt(1));
+    REQUIRE(store);
+    fs::remove(dir / ".lock");
+    REQUIRE(file_ops::set_fault(fault));
+    // The store has found no .lock and is about to put its own there.
+    file_ops::set_observer([&](const file_ops::Operation& operation) {
+      if (operation.kind == file_ops::Operation::Kind::sync_file &&
+          operation.path.filename().string().starts_with(".tmp-lock."))
+        test::write_text(dir / ".lock", R"({"run_id": "run-2", "attempt": 1, "token": "t"})");
+    });
+    const auto refused = test_job::save(*store, 1);
+    file_ops::set_observer({});
+    REQUIRE(file_ops::set_fault(""));
+    REQUIRE_FALSE(refused);
+    CHECK(test::has(refused.error().message, "it now belongs to run run-2, attempt 1"));
+    CHECK(test::has(test::read_text(dir / ".lock"), "run-2"));
+    CHECK(newest_committed(dir.path()) == 0);
+  }
+}
+
+TEST_CASE("a survivor of another process does not claim a folder without .lock") {
+  test::ScopedTempDir dir;
+  const fs::path folder = dir / "save";
+  auto first = CheckpointStore::open(folder, attempt(1));
+  REQUIRE(first);
+  CheckpointStore survivor = CheckpointStore::join(folder, attempt(1), first->token());
+  fs::remove_all(folder);
+  const auto refused = survivor.begin_alone(1, 10'000);
+  REQUIRE_FALSE(refused);
+  CHECK(test::has(refused.error().message, "the folder or its .lock was removed"));
+  CHECK_FALSE(fs::exists(folder));
 }
 
 }  // namespace sortie::trainer

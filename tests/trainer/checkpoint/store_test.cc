@@ -9,6 +9,7 @@
 
 #include "common/base/command_name.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/without_call.h"
 #include "tests/trainer/checkpoint/checkpoint_fixture.h"
 #include "trainer/checkpoint/file_ops.h"
 #include "trainer/checkpoint/lineage.h"
@@ -421,6 +422,25 @@ TEST_CASE("damaged manifests and reports are errors, whatever the text") {
   CHECK_FALSE(replaced("\"tokens\": 6144", "\"tokens\": -1").empty());
   CHECK_FALSE(parse_shard_info("{").has_value());
   CHECK_FALSE(parse_shard_info(R"({"file":"a","bytes":-1,"sha256":"","pieces":[]})").has_value());
+}
+
+TEST_CASE("a place that can not be looked at is not one that does not exist") {
+  test::ScopedTempDir dir;
+  const auto error_of = [&] {
+    const auto opened = open_checkpoint(dir / "step-00000001", CheckDepth::sizes, {});
+    REQUIRE_FALSE(opened);
+    return opened.error();
+  };
+  CHECK(error_of().message.find(": no such folder; name a checkpoint") != std::string::npos);
+  // As for a user who may not read a folder above.
+  test::without_call(
+      SYS_newfstatat,
+      [&] {
+        const Error error = error_of();
+        CHECK(error.code == ErrorCode::io);
+        CHECK(error.message == dir.str("step-00000001") + ": Permission denied");
+      },
+      EACCES);
 }
 
 }  // namespace sortie::trainer

@@ -76,8 +76,9 @@ TEST_CASE("an empty value is refused before the verb runs") {
       built.output == "sortie-train: --include: the value is empty; give it one, or leave it out\n",
       built.output);
   CHECK_FALSE(fs::exists(dir / "data.bin"));
-  CHECK(train({"generate", "nowhere", "--prompt", ""}).output ==
-        "sortie-train: --prompt: the value is empty; give it one, or leave it out\n");
+  CHECK(train({"generate", "nowhere", "--tokenizer", ""}).output ==
+        "sortie-train: --tokenizer: the value is empty; give it one, or leave it out\n");
+  CHECK(has(train({"generate", "nowhere", "--prompt", ""}).output, "nowhere: no such folder"));
 }
 
 TEST_CASE("the place of a trained tokenizer is made and checked before the training") {

@@ -81,6 +81,9 @@ TEST_CASE("generate and multiple choice begin a text as the token files did") {
   const Finished with = train_job(dir, "", data);
   REQUIRE_MESSAGE(with.code == 0, with.output);
   CHECK(verb(generate).code == 0);
+  const Finished from_nothing =
+      verb({"generate", dir.str("checkpoints"), "--prompt", "", "--max-tokens", "2"});
+  CHECK_MESSAGE(from_nothing.code == 0, from_nothing.output);
   CHECK_MESSAGE(eval("empty.jsonl").code == 0, eval("empty.jsonl").output);
 }
 

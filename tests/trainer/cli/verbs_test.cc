@@ -11,6 +11,7 @@
 
 #include "common/cpu/cpu_list.h"
 #include "tests/support/child.h"
+#include "tests/support/scoped_variable.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/text.h"
 
@@ -413,4 +414,31 @@ TEST_CASE("checkpoint ls finds the best of those that were validated on the same
   const Finished table = train({"checkpoint", "ls", place.at("checkpoints")});
   CHECK_MESSAGE(has(table.output, "have losses of other validation data than the newest one has"),
                 table.output);
+}
+
+TEST_CASE("an invalid SORTIE_COMM_TIMEOUT is an error of the config") {
+  const Trained place;
+  const sortie::test::ScopedVariable limit("SORTIE_COMM_TIMEOUT", "30m");
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"train", place.at("job.toml")},
+        {"generate", place.at("checkpoints")}}) {
+    const Finished refused = train(arguments);
+    CHECK(refused.code == 2);
+    CHECK_MESSAGE(has(refused.output, "environment: SORTIE_COMM_TIMEOUT='30m': a number of "),
+                  refused.output);
+  }
+}
+
+TEST_CASE("a resume past the last step of the config, and an empty prompt, say what they are") {
+  const Trained place;
+  place.change("train_iterations = 3", "train_iterations = 2");
+  const Finished past = train({"train", place.at("job.toml")});
+  CHECK(past.code == 0);
+  CHECK_MESSAGE(has(past.output, "already past step 2: at step 3"), past.output);
+  CHECK_FALSE(has(past.output, "trained to step"));
+  // This tokenizer puts no token before a text.
+  const Finished empty = train({"generate", place.at("checkpoints"), "--prompt", ""});
+  CHECK(empty.code == 2);
+  CHECK_MESSAGE(has(empty.output, "--prompt: the text is empty, and the tokenizer puts no special"),
+                empty.output);
 }

@@ -192,6 +192,20 @@ TEST_CASE("a folder is no prefix: its files would be hidden") {
   CHECK_FALSE(fs::exists(tree.dir / "out"));
 }
 
+TEST_CASE("a prefix is not the name of a token file, which no config accepts") {
+  const Tree tree;
+  for (const char* ending : {".bin", ".idx"}) {
+    BuildOptions options{.corpus = {.inputs = {tree.root}},
+                         .output = tree.dir.str("out/b") + ending};
+    const auto refused = build_token_files(options, *make_byte_tokenizer());
+    REQUIRE_FALSE(refused.has_value());
+    CHECK(refused.error().code == ErrorCode::usage);
+    CHECK(refused.error().message.starts_with("--output " + options.output + ": one of the files"));
+    CHECK(refused.error().message.ends_with("; write " + tree.dir.str("out/b")));
+  }
+  CHECK_FALSE(fs::exists(tree.dir / "out"));
+}
+
 TEST_CASE("a build replaces the manifest of another build only if it is told to") {
   const Tree tree;
   BuildOptions options{.corpus = {.inputs = {tree.root}}, .output = tree.dir.str("y")};

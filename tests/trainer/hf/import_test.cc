@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tests/support/captured_stderr.h"
 #include "tests/support/temp_dir.h"
 #include "tests/trainer/hf/folders.h"
 #include "trainer/checkpoint/file_ops.h"
@@ -423,6 +424,51 @@ TEST_CASE("probe writes logits, loss, gradients and activations; bad tokens are 
   sortie::test::write_text(options.out, "mine");
   CHECK(refused(good).find("File exists") != std::string::npos);
   CHECK(sortie::test::read_text(options.out) == "mine");
+}
+
+TEST_CASE("a damaged tokenizer is an error of the import, one of an unknown kind a warning") {
+  const Scratch scratch;
+  const fs::path folder = copy_of(scratch, "llama-a"), out = scratch.path / "out";
+  const std::string whole = read_file(SORTIE_TEST_DATA "/tokenizer/llama3.json").value();
+  const auto write = [&](const char* name, std::string_view text) {
+    fs::remove(folder / "tokenizer.json");
+    fs::remove(folder / "tokenizer.model");
+    REQUIRE(write_file_atomic(folder / name, text));
+  };
+  for (const auto& [name, text] : {std::pair("tokenizer.json", std::string()),
+                                   {"tokenizer.json", whole.substr(0, whole.size() / 2)},
+                                   {"tokenizer.json", R"({"a": 1})"},
+                                   {"tokenizer.model", std::string("\x0a\x05no")}}) {
+    CAPTURE(name);
+    CAPTURE(text.size());
+    write(name, text);
+    const auto refused = import_hf(folder, out);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code == ErrorCode::data);
+    CHECK(refused.error().message.find((folder / name).string()) != std::string::npos);
+    CHECK(refused.error().message.ends_with("; or move the file away to import the weights alone"));
+    CHECK_FALSE(fs::exists(out));
+  }
+  Json json = Json::parse(whole);
+  json["model"]["type"] = "WordPiece";
+  for (const auto& [text, said] :
+       {std::pair(json.dump(), "the weights are imported without it"),
+        {whole, "is it the tokenizer of this model?"}}) {  // llama-a has a smaller vocabulary
+    const sortie::test::CapturedStderr stderr_text;
+    write("tokenizer.json", text);
+    const auto imported = import_hf(folder, out);
+    REQUIRE_MESSAGE(imported, (imported ? "" : imported.error().message));
+    CHECK(stderr_text.text().find(said) != std::string::npos);
+    fs::remove_all(out);
+  }
+  fs::remove(folder / "tokenizer.json");
+  const sortie::test::CapturedStderr stderr_text;
+  CHECK(import_hf(folder, out));
+  CHECK(stderr_text.text().empty());
+  const auto missing = import_hf(scratch.path / "nowhere", out);
+  REQUIRE_FALSE(missing);
+  CHECK(missing.error().message.ends_with(
+      "nowhere: no such file or folder; name a Hugging Face model folder, or a file of llm.c"));
 }
 
 }  // namespace sortie::trainer

@@ -119,6 +119,18 @@ TEST_CASE("the limit of the ranks' meeting is a number of seconds") {
     const sortie::test::ScopedVariable limit("SORTIE_COMM_TIMEOUT", "0");
     CHECK(meeting_limit().value() > std::chrono::hours(24));
   }
-  const sortie::test::ScopedVariable limit("SORTIE_COMM_TIMEOUT", "soon");
-  CHECK(meeting_limit().error().code == ErrorCode::config);
+  for (const char* wrong :
+       {"soon", "30m", "-1", "nan", "inf", "31536001", "99999999999999999999"}) {
+    CAPTURE(wrong);
+    const sortie::test::ScopedVariable limit("SORTIE_COMM_TIMEOUT", wrong);
+    const auto found = meeting_limit();
+    REQUIRE_FALSE(found);
+    CHECK(found.error().code == ErrorCode::config);
+    // Every verb that runs as a rank reads the environment first.
+    const auto context = rank_context_from_environment();
+    REQUIRE_FALSE(context);
+    CHECK(context.error().message == found.error().message);
+  }
+  const sortie::test::ScopedVariable limit("SORTIE_COMM_TIMEOUT", "31536000");
+  CHECK(meeting_limit().value() == std::chrono::hours(24 * 365));
 }

@@ -23,7 +23,7 @@ TEST_CASE("an imported model is trained and exported, and keeps what its folder 
   for (const char* name : {"config.json", "model.safetensors", "generation_config.json"})
     fs::copy_file(fixture / name, source / name);
   REQUIRE(write_file_atomic(source / "chat_template.jinja", "{{ messages }}"));
-  REQUIRE(write_file_atomic(source / "tokenizer.json", "{}"));
+  REQUIRE(write_file_atomic(source / "tokenizer.json", byte_tokenizer_json()));
   const auto imported = import_hf(source, scratch / "imported");
   REQUIRE_MESSAGE(imported, (imported ? "" : imported.error().message));
 

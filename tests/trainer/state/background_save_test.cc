@@ -386,3 +386,25 @@ TEST_CASE("who waits for a save's thread lifts its limit of CPU time") {
   thread.wait();
   CHECK_FALSE(limited);
 }
+
+TEST_CASE("a save_dir that is removed between two saves is made again by the next one") {
+  for (const int ranks : {1, 3}) {
+    CAPTURE(ranks);
+    const sortie::test::ScopedTempDir dir;
+    run_thread_ranks(ranks, [&](Communicator& communicator) {
+      Rank rank(saving_job(dir.str("run")), communicator);
+      REQUIRE(rank.saver.save(rank.progress(7), Series::regular));
+      if (communicator.rank() == 0) fs::remove_all(dir / "run");
+      communicator.barrier();
+      rank.saver.begin_save(rank.progress(8), {Series::best, Series::regular});
+      const auto outcomes = poll_to_end(rank, communicator);
+      if (communicator.rank() != 0) return;
+      CHECK(rank.saver.check_not_taken());
+      REQUIRE(outcomes.size() == 2);
+      for (const Checkpointer::Outcome& outcome : outcomes)
+        REQUIRE_MESSAGE(outcome.saved, (outcome.saved ? "" : outcome.saved.error().message));
+      CHECK(state_in(checkpoint_of(dir / "run", 8), rank.store()) == state_values(rank.store()));
+      CHECK(fs::exists(checkpoint_of(dir / "run" / "best", 8)));
+    });
+  }
+}
