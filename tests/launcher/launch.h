@@ -145,25 +145,25 @@ class Launch {
   launcher::RunLoop::Parts parts(const launcher::RunnerBinary& binary, launcher::Console& console,
                                  launcher::RunFolder& folder) {
     launcher::RunLoop::Parts made{
-            {io.get_executor(), router, binary, console, folder, stop_slack, sweep_reach},
-            *files,
-            [](const config::JobConfig& changed, const std::vector<config::HostSlots>& hosts) {
-              return launcher::make_plan(changed, hosts, {});
-            },
-            hosts_,
-            spares,
-            {},
-            0,
-            known_hosts,
-            [this](const std::vector<launcher::CordonOrder>& orders,
-                   const std::vector<std::string>&) -> Result<launcher::CordonOutcome> {
-              launcher::CordonOutcome outcome;
-              for (const auto& order : orders) outcome.cordoned.push_back(order.host);
-              cordoned.insert(cordoned.end(), outcome.cordoned.begin(), outcome.cordoned.end());
-              return outcome;
-            },
-            fitness,
-            note_blames};
+        {io.get_executor(), router, binary, console, folder, stop_slack, sweep_reach},
+        *files,
+        [](const config::JobConfig& changed, const std::vector<config::HostSlots>& hosts) {
+          return launcher::make_plan(changed, hosts, {});
+        },
+        hosts_,
+        spares,
+        {},
+        0,
+        known_hosts,
+        [this](const std::vector<launcher::CordonOrder>& orders,
+               const std::vector<std::string>&) -> Result<launcher::CordonOutcome> {
+          launcher::CordonOutcome outcome;
+          for (const auto& order : orders) outcome.cordoned.push_back(order.host);
+          cordoned.insert(cordoned.end(), outcome.cordoned.begin(), outcome.cordoned.end());
+          return outcome;
+        },
+        fitness,
+        note_blames};
     made.attempt.adopts = adopts;
     return made;
   }

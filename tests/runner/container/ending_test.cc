@@ -50,15 +50,6 @@ void start(RunnerClient& client, const wire::JobSpec& job) {
   REQUIRE(client.wait_up(job.ranks.size()));
 }
 
-std::vector<pid_t> children_of(pid_t parent) {
-  std::vector<pid_t> children;
-  for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
-    const pid_t pid = std::atoi(entry.path().filename().c_str());
-    if (pid > 0 && parent_if_alive(pid) == parent) children.push_back(pid);
-  }
-  return children;
-}
-
 std::string name_of(const wire::JobSpec& job) {
   return "sortie-" + job.run_id + "-a1-n0";
 }
