@@ -83,8 +83,8 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   /// The RunnerError with which the runner refused prepare() or adopt(), if any.
   const std::optional<wire::RunnerError>& refusal() const { return refusal_; }
 
-  /// From now on delivers messages to `listener`, and declares the host lost if it sends nothing
-  /// for runner.heartbeat_timeout.
+  /// After this call delivers messages to `listener`, none within it, and declares the host lost if
+  /// it sends nothing for runner.heartbeat_timeout.
   void start(Listener listener);
 
   /// Queues a message. No-op if the session is closed, or if the runner reads no more.

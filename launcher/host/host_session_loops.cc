@@ -40,7 +40,8 @@ void HostSession::start(Listener listener) {
       asio::post(executor_, [self] { self->listener_->on_lost(*self->lost_early_); });
     return;
   }
-  spawn(executor_, [self] { return self->read_loop(); });
+  // What has arrived already is delivered after start(): the caller may start other hosts first.
+  asio::post(executor_, [self] { spawn(self->executor_, [self] { return self->read_loop(); }); });
 }
 
 asio::awaitable<void> HostSession::read_loop() {
