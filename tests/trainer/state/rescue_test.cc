@@ -98,6 +98,6 @@ TEST_CASE("a last save is not made where a later attempt has the folder, or the 
   std::filesystem::remove(dir / "run/.lock");
   const auto fenced = training.trainer->save_alone();
   REQUIRE_FALSE(fenced);
-  CHECK(contains(fenced.error().message, "which must not commit there"));
+  CHECK(contains(fenced.error().message, "this process must not commit there"));
   CHECK_FALSE(std::filesystem::exists(dir / "run/step-00000004"));
 }
