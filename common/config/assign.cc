@@ -210,7 +210,11 @@ Result<Value> override_value(Kind kind, std::string_view text) {
         fmt::format("the value begins with {} and is no string in quotes; remove the quote, "
                     "or write one at both ends",
                     text.front()));
-  value = {};
+  return text_value(text);
+}
+
+Value text_value(std::string_view text) {
+  Value value;
   value.type = Value::Type::text;
   value.text = text;
   return value;

@@ -23,5 +23,7 @@ std::vector<AssignError> assign(const Field& field, const Value& value, JobConfi
 /// (a bare word, "30s"), or `kind` is text and it has no quotes, it is a string. ErrorCode::config
 /// ("why; what to do") if it begins with a quote and is no string in quotes.
 Result<Value> override_value(Kind kind, std::string_view text);
+/// The text itself as a string.
+Value text_value(std::string_view text);
 
 }  // namespace sortie::config

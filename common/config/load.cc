@@ -137,10 +137,10 @@ void Loader::apply_override(std::size_t index) {
        {"runner.env", "runner.secret_env", "runner.container.env", "data.validation_sets"}) {
     const std::string prefix = fmt::format("{}.", table);
     if (!key.starts_with(prefix)) continue;
-    Result<Value> item = override_value(Kind::text, right);
-    if (!item) return report(source, fmt::format("{}: {}", key, item.error().message));
-    item->key = key.substr(prefix.size());
-    return set_variable(*find_field(table), std::move(*item), source);
+    // A variable may have any text, also one that begins with a quote.
+    Value item = override_value(Kind::text, right).value_or(text_value(right));
+    item.key = key.substr(prefix.size());
+    return set_variable(*find_field(table), std::move(item), source);
   }
   const Field* field = find_field(key);
   if (field == nullptr)

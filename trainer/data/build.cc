@@ -75,8 +75,8 @@ class Builder {
     if (options_.output.ends_with(".bin") || options_.output.ends_with(".idx"))
       return fail(
           ErrorCode::usage,
-          fmt::format("--output {}: one of the files, but it is the beginning of their "
-                      "names, which get .bin and .idx; write {}",
+          fmt::format("--output {}: a prefix is expected, to which .bin and .idx are "
+                      "appended; write {}",
                       options_.output, options_.output.substr(0, options_.output.size() - 4)));
     if (!name.empty() && name != "." && name != "..") return {};
     return fail(

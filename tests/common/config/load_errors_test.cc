@@ -366,13 +366,16 @@ TEST_CASE("a bad --set is named as it was written") {
         "write [\"a\",\"b 1\"], on a command line in single quotes: --set "
         "'runner.hosts=[\"a\",\"b 1\"]'");
   for (const char* bad : {"\"qq", "'qq", "\"a\" b", "\""})
-    for (const char* key : {"trainer.save_dir", "runner.env.NAME", "runner.hosts"}) {
+    for (const char* key : {"trainer.save_dir", "runner.hosts"}) {
       CAPTURE(bad);
       CHECK(set_error(std::string(key) + "=" + bad)
                 .ends_with(std::string(key) + ": the value begins with " + bad[0] +
                            " and is no string in quotes; remove the quote, or write one at both "
                            "ends"));
     }
+  const auto variable = load_job_text("", "job.toml", {"runner.env.NAME=\"a\" b"});
+  REQUIRE(variable);
+  CHECK(variable->job.runner.env.at("NAME") == "\"a\" b");
   CHECK(set_error("logger.tensorboard=1") ==
         "--set logger.tensorboard=1: logger.tensorboard: must be true or false, not 1; write true "
         "or false");
