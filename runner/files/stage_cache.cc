@@ -202,14 +202,17 @@ StagePruner StageCache::room_pruner(const std::vector<wire::FileEntry>& entries)
 }
 
 Error StageCache::with_advice(Error error) const {
-  for (const int full : {ENOSPC, EDQUOT})
-    if (error.message.ends_with(os_error(full, "").message)) {
-      error.message += fmt::format(
-          "; free space there, or remove what earlier jobs have staged, while no job runs: rm -r "
-          "{}",
-          base_);
-      break;
-    }
+  for (const int full : {ENOSPC, EDQUOT}) {
+    const std::string reason = os_error(full, "").message;
+    const std::size_t at = error.message.find(reason);
+    if (at == std::string::npos) continue;
+    // Replaces what follows about the file that is not complete: it is in the cache, too.
+    error.message.resize(at + reason.size());
+    error.message += fmt::format(
+        "; free space there, or remove what earlier jobs have staged, while no job runs: rm -r {}",
+        base_);
+    break;
+  }
   return error;
 }
 
