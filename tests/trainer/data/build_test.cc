@@ -200,7 +200,8 @@ TEST_CASE("a prefix is not the name of a token file, which no config accepts") {
     const auto refused = build_token_files(options, *make_byte_tokenizer());
     REQUIRE_FALSE(refused.has_value());
     CHECK(refused.error().code == ErrorCode::usage);
-    CHECK(refused.error().message.starts_with("--output " + options.output + ": one of the files"));
+    CHECK(refused.error().message.starts_with("--output " + options.output +
+                                              ": a prefix is expected"));
     CHECK(refused.error().message.ends_with("; write " + tree.dir.str("out/b")));
   }
   CHECK_FALSE(fs::exists(tree.dir / "out"));
