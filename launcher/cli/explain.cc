@@ -26,8 +26,6 @@ constexpr const char* kExplainFooter = R"(Examples:
   sortie explain              all of them
 )";
 
-/// Codes from here on mean the same for most programs, by convention of shells.
-constexpr int kFirstOfShells = 124;
 constexpr const char* kOwnCode =
     "A rank's own code means what its program says; a run exits with that of the first rank that "
     "failed. As a code of Sortie and of sortie-train:";

@@ -44,7 +44,6 @@ constexpr const char* kPlanFooter = R"(Examples:
 /// those that shells define, from 124 on.
 bool can_be_explained(int exit_code, const std::vector<std::string>& program,
                       const std::filesystem::path& run) {
-  constexpr int kFirstOfShells = 124;
   if (exit_code >= kFirstOfShells || program.empty()) return true;
   if (std::filesystem::path(program.front()).filename() == "sortie-train") return true;
   return !has_code_of_rank(read_journal(run));

@@ -19,6 +19,10 @@ using cli::print_error;
 using cli::Program;
 using cli::Verb;
 
+/// Exit codes from here on mean the same for most programs, by convention of shells. What a program
+/// means by a lower one is unknown.
+inline constexpr int kFirstOfShells = 124;
+
 // The verbs, in the order of `sortie --help`. Each function adds its verb, with sub-verbs, to
 // `root`.
 void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
